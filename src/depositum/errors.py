@@ -1,0 +1,61 @@
+"""What a person did wrong, said in one line; every error a person can cause is one of these.
+
+An internal mistake of the package is an assertion or a plain Python exception, never one of these.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class DepositumError(Exception):
+    """Base of all errors a person can cause: its text is one line, and the command line exits with 2."""
+
+
+class ConfigError(DepositumError, ValueError):
+    """A setting that cannot be used.
+
+    The text names the key, the value, what is allowed and, for a misspelt name, the nearest one.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}" if key else problem)
+        self.key = key
+        self.problem = problem
+
+
+class RegularizerError(ConfigError):
+    """Parameters for which a regularizer, or its prox, is not defined."""
+
+
+class NetworkError(ConfigError):
+    """A graph or mixing matrix that does not satisfy Assumption 2 of the paper."""
+
+
+class DataError(DepositumError):
+    """A data file that is missing, corrupted or holds values that cannot be trained on."""
+
+
+class RunError(DepositumError):
+    """A run's folder that cannot be used: foreign, unwritable, or with no readable checkpoint."""
+
+
+class DivergedError(DepositumError):
+    """Training left the finite numbers; the last finite state is kept."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the choice nearest to `name`, or nothing if none is near.
+
+    >>> nearest("alhpa", ["alpha", "gamma"])
+    "; did you mean 'alpha'?"
+    >>> nearest("zzz", ["alpha", "gamma"])
+    ''
+    """
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Return names as one readable list: `'a', 'b' or 'c'`."""
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"

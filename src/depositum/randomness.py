@@ -1,0 +1,69 @@
+"""Random numbers that depend on what they are for, never on when they are asked for.
+
+Every draw is a hash of (seed, purpose, client, iteration, draw): the same on CPU and GPU, in one process or many, for
+one seed or five at once, before and after a restart. The hash is the splitmix64 finaliser applied once per word;
+int64 arithmetic wraps alike on every device, so no floating point is involved. Torch's own generators cannot do
+this: their streams depend on the order and the shapes of calls, and differ between CPU and GPU.
+"""
+
+import zlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_BITS = (1 << 64) - 1
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same 64 bits."""
+    word &= _BITS
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift (torch's own keeps the sign)."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _finalise(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _signed(_FIRST)
+    z = (z ^ _shift(z, 27)) * _signed(_SECOND)
+    return z ^ _shift(z, 31)
+
+
+def purpose_code(purpose: str) -> int:
+    """A stable number for a purpose's name (`"sample"`, `"init"`, …)."""
+    return zlib.crc32(purpose.encode())
+
+
+def hash_words(*words: Tensor | int, device: torch.device | str | None = None) -> Tensor:
+    """Hash int64 words, broadcast against each other, to one int64 of 64 random bits.
+
+    >>> int(hash_words(1, 2)) == int(hash_words(1, 2)), int(hash_words(1, 2)) == int(hash_words(2, 1))
+    (True, False)
+    """
+    if device is None:
+        device = next((w.device for w in words if isinstance(w, Tensor)), torch.device("cpu"))
+    h = torch.zeros((), dtype=torch.int64, device=device)
+    for word in words:
+        h = _finalise((h ^ word) + _signed(_GOLDEN))
+    return h
+
+
+def randint(words: Tensor, high: Tensor | int) -> Tensor:
+    """Whole numbers in `[0, high)` from hashed words, for `high` up to 2**31, by integer arithmetic alone."""
+    return (_shift(words, 32) * high) >> 32
+
+
+def seed_for(*words: int, purpose: str) -> int:
+    """A 63-bit seed for an ordinary generator, for host-side randomness such as initial models and partitions."""
+    return int(hash_words(*words, purpose_code(purpose))) & ((1 << 63) - 1)
+
+
+def numpy_generator(*words: int, purpose: str) -> np.random.Generator:
+    """NumPy's generator for one purpose of one seed."""
+    return np.random.default_rng(seed_for(*words, purpose=purpose))
