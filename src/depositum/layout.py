@@ -73,7 +73,7 @@ class Layout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Split `[..., d]` into named views `[..., *shape]`: nothing is copied."""
         lead = rows.shape[:-1]
-        return {e.name: rows[..., e.start : e.stop].view(*lead, *e.shape) for e in self.entries}
+        return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape)) for e in self.entries}
 
     def row(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """Join named tensors of these shapes into one row `[d]`."""
@@ -82,12 +82,13 @@ class Layout:
     def select(self, patterns: str | Sequence[str]) -> tuple[Tensor, "Layout"]:
         """The columns `[k]` of the parameters whose name matches a pattern, and their own layout.
 
-        A pattern is a shell pattern (`"*.weight"`, `"layers.0.*"`); one that begins with `!` takes names away again.
+        A pattern is a shell pattern (`"*.weight"`, `"layers.0.*"`); one that begins with `!` takes names away again,
+        from all of them if no other says which to take.
         Patterns that choose nothing are refused, with the names there are.
         """
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-        keep = [p for p in wanted if not p.startswith("!")] or ["*"]
         drop = [p[1:] for p in wanted if p.startswith("!")]
+        keep = [p for p in wanted if not p.startswith("!")] or (["*"] if drop else [])
         chosen = [
             e
             for e in self.entries

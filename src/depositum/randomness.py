@@ -7,6 +7,7 @@ this: their streams depend on the order and the shapes of calls, and differ betw
 """
 
 import zlib
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -62,6 +63,35 @@ def randint(words: Tensor, high: Tensor | int) -> Tensor:
 def seed_for(*words: int, purpose: str) -> int:
     """A 63-bit seed for an ordinary generator, for host-side randomness such as initial models and partitions."""
     return int(hash_words(*words, purpose_code(purpose))) & ((1 << 63) - 1)
+
+
+class TorchGenerators:
+    """Torch's own generators on the CPU and one device, which layers such as dropout draw from.
+
+    Used in a `with`: whatever is drawn inside, they are put back as they were.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._all: list[torch.Generator] = [torch.default_generator]
+        if device.type == "cuda":
+            self._all.append(torch.cuda.default_generators[device.index or 0])
+
+    def __enter__(self) -> "TorchGenerators":
+        self._before = [generator.get_state() for generator in self._all]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for generator, state in zip(self._all, self._before, strict=True):
+            generator.set_state(state)
+
+    def seed(self, seed: int) -> None:
+        """Begin anew from a seed of up to 64 bits."""
+        for generator in self._all:
+            generator.manual_seed(seed)
+
+    def moved(self) -> bool:
+        """Whether anything was drawn since they were entered."""
+        return any(not torch.equal(g.get_state(), b) for g, b in zip(self._all, self._before, strict=True))
 
 
 def numpy_generator(*words: int, purpose: str) -> np.random.Generator:

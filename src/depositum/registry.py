@@ -7,7 +7,7 @@ they all check names and values alike, and before any work is done.
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -80,8 +80,9 @@ class Registry(Generic[T]):
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters of `name` that a person may set, in order."""
-        own = list(inspect.signature(self._factories[name]).parameters.items())
-        return dict(own[self.supplied :])
+        # Annotations are strings in a module that postpones them; here they must be types.
+        own = list(inspect.signature(self._factories[name], eval_str=True).parameters.items())
+        return {k: p for k, p in own[self.supplied :] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
     def parse(self, spec: Spec, key: str) -> Choice[T]:
         """Check a person's choice: its name, its arguments' names and their types.
@@ -122,4 +123,9 @@ class Registry(Generic[T]):
         try:
             return TypeAdapter(annotation, config={"arbitrary_types_allowed": True}).validate_python(value, strict=True)
         except ValidationError as error:
-            raise ConfigError(f"{key}.{name}", f"{value!r} given; {error.errors()[0]['msg']}") from None
+            choices = [c for c in get_args(annotation) if isinstance(c, str)]
+            if choices and isinstance(value, str):
+                said = f"it can be {listing(choices)}{nearest(value, choices)}"
+            else:
+                said = error.errors()[0]["msg"]
+            raise ConfigError(f"{key}.{name}", f"{value!r} given; {said}") from None

@@ -1,0 +1,24 @@
+"""The methods: one file per family, pure steps on rows, each opening with the equations it implements."""
+
+from depositum.algorithms.base import ALGORITHMS, Algorithm, Mix, Oracle, State, algorithm
+from depositum.algorithms.depositum import Depositum, DepositumState
+from depositum.algorithms.schedules import SCHEDULES, Constant, Cosine, Power, Schedule, Step, Stepsize, as_schedule
+
+__all__ = [
+    "ALGORITHMS",
+    "SCHEDULES",
+    "Algorithm",
+    "Constant",
+    "Cosine",
+    "Depositum",
+    "DepositumState",
+    "Mix",
+    "Oracle",
+    "Power",
+    "Schedule",
+    "State",
+    "Step",
+    "Stepsize",
+    "algorithm",
+    "as_schedule",
+]

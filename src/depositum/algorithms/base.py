@@ -1,0 +1,139 @@
+"""What an algorithm is, and the two doors it has to the world: `oracle` to data, `mix` to other clients.
+
+An algorithm is a frozen dataclass of hyper-parameters with two pure functions on rows: `init` makes its state and
+`step` makes the next one. It knows nothing of devices, graphs, processes, seeds or batches. A state is a NamedTuple
+of tensors with one row per client, and at least the fields
+
+- `t`: the iteration, an int64 tensor of no dimension (whatever changes with t is computed from it, on the device);
+- `x`: the models, `[rows, d]`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from depositum.errors import ConfigError
+from depositum.registry import Registry
+
+
+class Oracle(Protocol):
+    """The problem seen from the rows (see `depositum.problem.Oracle`)."""
+
+    def sample(self, size: Any = None) -> Any: ...
+
+    def grad(self, x: Tensor, batch: Any) -> Tensor: ...
+
+    def full_grad(self, x: Tensor) -> Tensor: ...
+
+    def prox(self, z: Tensor, step: float | Tensor) -> Tensor: ...
+
+
+class Mix(Protocol):
+    """The paper's W^t: W in an exchange, the identity otherwise."""
+
+    #: λ = ‖W − J‖₂ and the smallest eigenvalue of W
+    lam: float
+    lam_min: float
+    #: neighbours of each row, `[rows, 1]`
+    degree: Tensor
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Mix rows `[rows, d]` with W^t."""
+        ...
+
+    def average(self, z: Tensor) -> Tensor:
+        """The exact mean over all clients, in every row: start-up and servers."""
+        ...
+
+    def neighbours(self, z: Tensor) -> Tensor:
+        """The unweighted sum over each row's neighbours."""
+        ...
+
+
+class State(Protocol):
+    """What every state has; the rest is an algorithm's own."""
+
+    @property
+    def t(self) -> Tensor: ...
+
+    @property
+    def x(self) -> Tensor: ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+    @property
+    def _replace(self) -> Callable[..., Any]: ...
+
+
+class Algorithm(ABC):
+    """Base of all methods: hyper-parameters, `init`, `step`, and what the method declares of itself."""
+
+    #: The name a configuration gives it.
+    name: ClassVar[str]
+    #: The periods T0 it supports; None: any.
+    periods: ClassVar[Sequence[int] | None] = None
+    #: Whether it can handle a regularizer h ≠ 0.
+    composite: ClassVar[bool] = True
+
+    @abstractmethod
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
+        """The state at t = 0 from the common initial models `[rows, d]`; `mix` is W here."""
+
+    @abstractmethod
+    def step(self, s: Any, oracle: Oracle, mix: Mix, kind: str) -> State:
+        """The state at t + 1."""
+
+    def kind(self, t: int, period: int) -> str:
+        """Which of its few step shapes iteration t has; a pure function on the host."""
+        return "exchange" if t % period == 0 else "local"
+
+    def communicates(self, kind: str) -> bool:
+        """Whether `mix` is W in steps of this kind (and not the identity)."""
+        return kind != "local"
+
+    def largest_prox_step(self) -> float:
+        """The largest step it ever passes to `oracle.prox`."""
+        return 0.0
+
+    def stepsize(self, t: int) -> float | None:
+        """The stepsize α at iteration t that G^α is measured with; None if it has none of its own."""
+        return None
+
+    def check(self, period: int, prox_modulus: float) -> None:
+        """Refuse, before any work, a period or a regularizer that the method cannot have (βρ is `prox_modulus`)."""
+        if period < 1:
+            raise ConfigError("run.period", f"{period} given; T0 must be a whole number ≥ 1")
+        if self.periods is not None and period not in self.periods:
+            allowed = ", ".join(map(str, self.periods))
+            raise ConfigError("run.period", f"{period} given, but {self.name!r} supports only {allowed}")
+        step = self.largest_prox_step()
+        if step * prox_modulus >= 1:
+            raise ConfigError(
+                "algorithm.alpha",
+                f"αβρ = {step:g}·{prox_modulus:g} = {step * prox_modulus:g}, but the prox is single-valued only for "
+                f"αβρ < 1; take alpha < {1 / prox_modulus:g}, or a smaller beta",
+            )
+
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
+
+
+def algorithm(name: str, **hyperparameters: Any) -> Algorithm:
+    """Build any method by the name a configuration gives it.
+
+    >>> algorithm("depositum", alpha=0.1).alpha
+    0.1
+    >>> algorithm("depositun")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: algorithm.name: 'depositun' is no algorithm; it can be 'depositum'; did you mean \
+'depositum'?
+    """
+    if name not in ALGORITHMS:
+        ALGORITHMS.parse(name, "algorithm.name")
+    try:
+        return ALGORITHMS.parse({name: hyperparameters}, "algorithm").make()
+    except ConfigError as error:
+        # In a configuration the hyper-parameters stand beside the name, not under it.
+        raise type(error)(error.key.replace(f"algorithm.{name}", "algorithm"), error.problem) from None

@@ -1,0 +1,63 @@
+"""The command line: what a person types. One file per command; errors a person can cause are one line."""
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from depositum.cli import compare, data, run, show, theory
+from depositum.cli.interrupt import Interrupted, StopOnSignal
+from depositum.errors import DepositumError
+
+#: Exit codes (docs/cli.md): a person's mistake, a run that diverged included; and a run that was interrupted.
+MISTAKE, INTERRUPTED = 2, 128 + signal.SIGINT
+
+app = typer.Typer(
+    help="""Decentralized composite federated learning: n clients, no server, one sparse, low-rank or constrained model.
+
+    Begin with:  depositum run examples/demo.toml --out runs/demo
+
+    Then change a setting:  depositum run examples/demo.toml --set algorithm.alpha=0.1 --out runs/slower
+
+    And look at both:  depositum compare runs/demo runs/slower""",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.command)
+app.command("compare")(compare.command)
+app.command("show")(show.command)
+app.command("theory")(theory.command)
+app.command("data")(data.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from depositum import __version__
+
+        print(f"depositum {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a person's mistake ends with one line and exit code 2, Ctrl-C with 130."""
+    try:
+        with StopOnSignal():
+            app()
+    except DepositumError as mistake:
+        print(f"error: {' '.join(str(mistake).split())}", file=sys.stderr)
+        sys.exit(MISTAKE)
+    except Interrupted:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)

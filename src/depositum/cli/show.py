@@ -1,0 +1,51 @@
+"""`depositum show`: the partition and the network of a configuration, as a picture."""
+
+from pathlib import Path
+
+import typer
+from matplotlib.figure import Figure
+
+from depositum import data
+from depositum.cli.figure import FigureFile, Force, check_figure
+from depositum.cli.run import ConfigFile, Overrides
+from depositum.data import picture
+from depositum.networks import draw
+from depositum.runs import load
+from depositum.runs.build import load_data
+
+
+def command(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    out: FigureFile = Path("show.png"),
+    force: Force = False,
+) -> None:
+    """Draw who talks to whom and who has which classes.
+
+    Also says the network's spectral gap, and how heterogeneous the partition is; of several seeds, the first's.
+    """
+    check_figure(out, force)
+    checked = load(config, overrides or [])
+    problem = checked.problem
+    network = checked.make_network(config.parent)
+    dataset = load_data(checked, config.parent)
+    seed = checked.run.seeds[0] if problem.partition_seed is None else problem.partition_seed
+    parts = data.partition(problem.partition, dataset, problem.clients, seed)
+    targets = dataset.train.targets.numpy()
+    typer.echo(str(network))
+    sizes = sorted(map(len, parts))
+    typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {len(targets)} in all")
+    if dataset.classes:
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        picture.draw(parts, targets, right)
+        typer.echo(
+            f"heterogeneity (mean total-variation distance of label distributions): "
+            f"{data.heterogeneity(parts, targets):.3f}"
+        )
+    else:
+        figure = Figure(figsize=(5, 4.2), layout="constrained")
+        left = figure.subplots()
+    draw.draw(network, left)
+    figure.savefig(out, dpi=140)
+    typer.echo(f"picture: {out}")

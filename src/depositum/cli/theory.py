@@ -1,0 +1,174 @@
+"""`depositum theory`: what the paper's theory says of a configuration, before any stepsize is chosen."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from depositum import theory
+from depositum.algorithms import Constant, Depositum, as_schedule
+from depositum.cli.run import ConfigFile, Overrides
+from depositum.errors import ConfigError
+from depositum.metrics import cheap
+from depositum.problem.constants import Measured, smoothness, variance
+from depositum.runs import Config, build_simulator, load
+
+
+def command(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    smooth: Annotated[
+        float | None, typer.Option("--smoothness", metavar="L", help="Take this L instead of measuring it.")
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option("--variance", metavar="SIGMA2", help="Take this σ² instead of measuring it.")
+    ] = None,
+) -> None:
+    """Check Theorem 1 for CONFIG.toml: what holds, and what would make the rest hold.
+
+    L and σ² are measured on the data at the start (L in closed form for a linear model). Then: each condition with
+    its slack and a remedy, the largest stepsize the theorem admits, its bound term by term, and Corollary 1's schedule.
+    """
+    _check_given("--smoothness", smooth, positive=True)
+    _check_given("--variance", noise, positive=False)
+    checked = load(config, overrides or [])
+    method = checked.make_algorithm()
+    if not isinstance(method, Depositum):
+        raise ConfigError("algorithm.name", f"{method.name!r} given; the theory is of 'depositum'")
+    measured = measure(checked, config.parent, smooth, noise)
+    console = Console(highlight=False)
+    console.print(_numbers(measured))
+    console.print(_conditions(measured.setting))
+    for line in (*_remedies(measured.setting), *_conclusions(measured), *_beyond(method)):
+        typer.echo(line)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The setting that theory is asked about, and where its measured numbers come from."""
+
+    setting: theory.Setting
+    smoothness: Measured
+    variance: Measured
+    gap_known: bool  #: False where φ(x0) is infinite, x0 being outside the set of an indicator: bounds say nothing
+
+
+def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> Asked:
+    """The setting of a configuration, from its data (of several seeds, the first)."""
+    simulator = build_simulator(config, base)
+    if len(simulator.problem.trials) > 1:
+        simulator = simulator.with_seeds(simulator.problem.seeds[:1])
+    simulator.start()
+    oracle, problem, batch = simulator.oracle, simulator.problem, config.run.batch_size
+    L = Measured(smooth, "given") if smooth is not None else smoothness(oracle)
+    if batch == "full":
+        sigma2 = Measured(0.0, "full gradients")
+    else:
+        sigma2 = Measured(noise, "given") if noise is not None else variance(oracle)
+    # Losses and regularizers here are ≥ 0, so φ(x0) itself bounds φ(x0) − φ*.
+    gap = float(cheap(simulator.state, oracle)["phi"][0])
+    method = config.make_algorithm()
+    assert isinstance(method, Depositum)
+    setting = theory.Setting(
+        n=problem.n,
+        lam=simulator.network.lam,
+        period=config.run.period,
+        beta=problem.beta,
+        rho=problem.regularizer.rho,
+        gamma=method.gamma,
+        alpha=method.largest_prox_step(),
+        L=L.value,
+        sigma2=sigma2.value,
+        batch_size=1 if batch == "full" else batch,
+        steps=max(1, config.run.steps),
+        gap=gap if isfinite(gap) else 0.0,
+    )
+    return Asked(setting, L, sigma2, isfinite(gap))
+
+
+def _check_given(key: str, value: float | None, positive: bool) -> None:
+    if value is not None and not (isfinite(value) and (value > 0 or (value == 0 and not positive))):
+        raise ConfigError(key, f"{value:g} given; it must be a finite number {'> 0' if positive else '≥ 0'}")
+
+
+def _numbers(asked: Asked) -> Table:
+    setting = asked.setting
+    table = Table(title="what the theory is told", title_justify="left", show_header=False)
+    rows = (
+        ("n, T0, T + 1, B", f"{setting.n}, {setting.period}, {setting.steps}, {setting.batch_size}"),
+        ("α, β, γ", f"{setting.alpha:g}, {setting.beta:g}, {setting.gamma:g}"),
+        ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g})"),
+        ("ρ of h", f"{setting.rho:g}"),
+        ("L", f"{setting.L:.6g}  ({asked.smoothness.how})"),
+        ("σ²", f"{setting.sigma2:.6g}  ({asked.variance.how})"),
+        ("φ(x0) − φ* at most", f"{setting.gap:.6g}" if asked.gap_known else "∞  (h is infinite at x0)"),
+    )
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _conditions(setting: theory.Setting) -> Table:
+    table = Table(title="the conditions of Theorem 1", title_justify="left")
+    table.add_column("condition", no_wrap=True)
+    for heading in ("left", "right", "slack"):
+        table.add_column(heading, justify="right")
+    table.add_column("holds")
+    for condition in theory.conditions(setting):
+        numbers = (f"{value:.3g}" for value in (condition.left, condition.right, condition.slack))
+        table.add_row(condition.formula, *numbers, "yes" if condition.holds else "no")
+    return table
+
+
+def _remedies(setting: theory.Setting) -> Iterator[str]:
+    broken = [condition for condition in theory.conditions(setting) if not condition.holds]
+    if not broken:
+        yield "all conditions hold"
+        return
+    yield "what would make each hold:"
+    for condition in broken:
+        ways = [remedy.sentence.removeprefix("take ") for remedy in condition.remedies]
+        yield f"  {condition.formula}:  {', or '.join(ways) or 'no change of one number alone'}"
+
+
+def _conclusions(asked: Asked) -> Iterator[str]:
+    """The largest stepsize, the bound of Theorem 1 and the schedule of Corollary 1, in lines."""
+    setting = asked.setting
+    largest = theory.largest_alpha(setting)
+    yield f"largest α that Theorem 1 admits here: {largest.alpha:.4g}  (αL = {largest.alpha * setting.L:.3g})"
+    at = setting if theory.proven(setting) else replace(setting, alpha=largest.alpha)
+    where = "here" if at is setting else f"at α = {at.alpha:.4g}"
+    if asked.gap_known:
+        bound = theory.bound(at)
+        yield f"bound (T1i) on the mean of s/n over {setting.steps} iterations {where}: {bound.total:.4g}"
+        yield from (f"  {name}: {value:.4g}" for name, value in bound.terms.items())
+    else:
+        yield "bound (T1i): none, since φ(x0) is infinite; begin from a model that satisfies the constraint"
+    if setting.steps < setting.n:
+        yield f"Corollary 1 needs T + 1 ≥ n: at least {setting.n} steps"
+        return
+    schedule = theory.corollary(setting.n, setting.steps, setting.L)
+    yield (
+        f"Corollary 1's schedule: batch_size = {schedule.batch_size}, gamma = {schedule.gamma:.4g}, "
+        f"alpha = {schedule.alpha:.4g}"
+    )
+    if not theory.proven(theory.corollary_setting(setting)):
+        steps = theory.smallest_steps(setting)
+        yield "  Theorem 1's conditions hold there " + (
+            f"from {steps:,} steps on" if steps else "for no number of steps"
+        )
+    elif asked.gap_known:
+        yield f"  its bound (C1i): {theory.corollary_bound(setting).total:.4g}"
+
+
+def _beyond(method: Depositum) -> Iterator[str]:
+    """What of the configuration the theorem does not speak of."""
+    if not isinstance(as_schedule(method.alpha), Constant):
+        yield "note: the theorem is of a constant α; the numbers above take the schedule's largest"
+    if method.start != "average":
+        yield f"note: the theorem is of start = 'average'; this configuration has {method.start!r}"

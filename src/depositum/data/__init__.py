@@ -1,0 +1,26 @@
+"""Datasets, and their division among clients.
+
+`load` gives a `Dataset`, `partition` says which client has which of its training samples.
+"""
+
+from depositum.data.dataset import Dataset, Samples
+from depositum.data.files import Status, data_folder, fetch, status
+from depositum.data.own import from_clients
+from depositum.data.partitions import PARTITIONS, heterogeneity, partition
+from depositum.data.sources import DATASETS, check, load
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "Dataset",
+    "Samples",
+    "Status",
+    "check",
+    "data_folder",
+    "fetch",
+    "from_clients",
+    "heterogeneity",
+    "load",
+    "partition",
+    "status",
+]

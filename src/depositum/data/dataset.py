@@ -1,0 +1,46 @@
+"""What every source gives and everything else takes: samples, and who owns them if the data says so."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+#: Positions of samples in a dataset's training part, `[k]` int64.
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs with their targets, row by row.
+
+    >>> len(Samples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)))
+    5
+    """
+
+    inputs: Tensor  #: `[N, features]`, or images `[N, channels, height, width]` with pixels in [0, 1]
+    targets: Tensor  #: `[N]`: int64 labels 0…classes-1, or floating-point values for regression
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named dataset: what is trained on, and what is only evaluated."""
+
+    name: str
+    train: Samples
+    test: Samples | None = None
+    classes: int | None = None  #: how many labels there are; None for regression
+    clients: tuple[Indices, ...] | None = None  #: each client's training samples, where the data itself says
+
+
+def images(pixels: NDArray[np.uint8]) -> Tensor:
+    """Bytes 0…255 as float32 in [0, 1], of the same shape; not standardised, as in the paper's experiments.
+
+    >>> images(np.array([0, 51, 255], dtype=np.uint8))
+    tensor([0.0000, 0.2000, 1.0000])
+    """
+    return torch.from_numpy(np.divide(pixels, 255, dtype=np.float32))

@@ -1,0 +1,228 @@
+"""The loop: iterations, and the moments at which callbacks are asked.
+
+Everything that is not the method happens in a callback: writing files, progress, tracking, a person's own.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from depositum.engines.monitor import Divergence, Monitor
+from depositum.engines.simulator import Costs, Simulator, select_trials
+from depositum.errors import ConfigError
+from depositum.metrics import History, MetricSettings, cheap, costly, record
+
+
+@dataclass
+class Snapshot:
+    """A whole run at one iteration, on the host: what a checkpoint holds.
+
+    The rows of a seed that diverged are its last finite ones, of the checkpoint before.
+    """
+
+    seeds: tuple[int, ...]
+    t: int
+    costs: Costs
+    tensors: dict[str, torch.Tensor]
+    diverged: dict[int, Divergence] = field(default_factory=dict)
+
+    @property
+    def live(self) -> list[int]:
+        """Seeds that go on."""
+        return [seed for seed in self.seeds if seed not in self.diverged]
+
+    def rows_of(self, seeds: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The tensors with the rows of these seeds only."""
+        rows = len(self.tensors["x"])
+        keep = [self.seeds.index(seed) for seed in seeds]
+        return {k: select_trials(v, keep, rows, rows // len(self.seeds)) for k, v in self.tensors.items()}
+
+    def update(self, simulator: Simulator) -> None:
+        """Take over the iteration, and the rows of the seeds that the simulator still holds."""
+        self.t, self.costs = simulator.t, simulator.costs
+        n, new = simulator.problem.n, simulator.snapshot()
+        places = [self.seeds.index(seed) for seed in simulator.problem.seeds]
+        rows = torch.tensor([place * n + i for place in places for i in range(n)])
+        for name, tensor in new.items():
+            if tensor.dim() and len(tensor) == len(rows) and len(places) < len(self.seeds):
+                self.tensors[name][rows] = tensor
+            else:
+                self.tensors[name] = tensor
+
+
+class Callback:
+    """Asked at the moments of a run; override what is needed."""
+
+    def on_start(self, loop: "Loop") -> None:
+        """Before the first iteration (or the first after a resumption)."""
+
+    def on_step(self, loop: "Loop") -> None:
+        """After every iteration; reading the state here makes the device wait."""
+
+    def on_evaluation(self, loop: "Loop", records: list[dict[str, object]]) -> None:
+        """After an evaluation, with one record per seed."""
+
+    def on_trace(self, loop: "Loop", errors: list[tuple[int, int, float]]) -> None:
+        """With (seed, iteration, consensus error) of the iterations since the last time."""
+
+    def on_divergence(self, loop: "Loop", divergence: Divergence) -> None:
+        """When a seed is found to have left the finite numbers; it does not go on."""
+
+    def on_checkpoint(self, loop: "Loop") -> None:
+        """When `loop.snapshot` is new and worth keeping."""
+
+    def on_end(self, loop: "Loop") -> None:
+        """After the last iteration, or when the run was asked to stop."""
+
+
+class Loop:
+    """Runs a simulator to `steps` iterations.
+
+    Parameters
+    ----------
+    snapshot
+        Where to go on from; without one the run begins.
+    history
+        The records so far, of a run that goes on.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        steps: int,
+        *,
+        evaluate_every: int = 10,
+        checkpoint_every: int = 100,
+        metrics: MetricSettings | None = None,
+        callbacks: Sequence[Callback] = (),
+        snapshot: Snapshot | None = None,
+        history: History | None = None,
+    ) -> None:
+        for key, value, least in (
+            ("steps", steps, 0),
+            ("evaluate_every", evaluate_every, 1),
+            ("checkpoint_every", checkpoint_every, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"run.{key}", f"{value} given; it must be a whole number ≥ {least}")
+        self.simulator = simulator
+        self.steps = steps
+        self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
+        self.metrics = metrics or MetricSettings()
+        self.callbacks = list(callbacks)
+        self.history = history or History()
+        self.stop_requested = False
+        self._resume = snapshot
+        self._began = time.perf_counter()
+        self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
+
+    @property
+    def t(self) -> int:
+        return self.simulator.t
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run, earlier sittings included."""
+        return self._seconds_before + time.perf_counter() - self._began
+
+    def run(self) -> Snapshot:
+        """Run to the end (or until `stop_requested`), and return the last snapshot."""
+        self._begin()
+        try:
+            self._ask("on_start")
+            self._iterate()
+        finally:
+            self._ask("on_end")
+        return self.snapshot
+
+    def _iterate(self) -> None:
+        if self._resume is None:
+            self._read_monitor()
+            if self.snapshot.live:
+                self._evaluate()
+            if self.t == self.steps or not self.snapshot.live:
+                self._keep()
+        while self.t < self.steps and self.snapshot.live and not self.stop_requested:
+            self.simulator.step()
+            self.monitor.observe(self.simulator.state)
+            self._ask("on_step")
+            last = self.t == self.steps
+            evaluates = last or self.t % self.evaluate_every == 0
+            keeps = last or self.t % self.checkpoint_every == 0
+            if evaluates or keeps:
+                self._read_monitor()
+            if self.snapshot.live and evaluates:
+                self._evaluate()
+            if keeps or not self.snapshot.live:
+                self._keep()
+        if self.stop_requested and self.snapshot.live and self.snapshot.t < self.t:
+            self._read_monitor()
+            self._keep()
+
+    def _begin(self) -> None:
+        seeds = self.simulator.problem.seeds
+        if self._resume is None:
+            self.simulator.start()
+            self.snapshot = Snapshot(seeds, 0, self.simulator.costs, self.simulator.snapshot())
+        else:
+            self.snapshot = self._resume
+            live = self.snapshot.live
+            if live:
+                if len(live) < len(seeds):
+                    self.simulator = self.simulator.with_seeds(live)
+                self.simulator.restore(self.snapshot.rows_of(live), self.snapshot.t, self.snapshot.costs)
+        if self.snapshot.live:
+            self.monitor = self._new_monitor()
+            self.monitor.observe(self.simulator.state)
+
+    def _new_monitor(self) -> Monitor:
+        return Monitor(self.simulator.problem.seeds, self.evaluate_every, self.simulator.state)
+
+    def _read_monitor(self) -> None:
+        """Pass on the errors since the last read, and stop the seeds that diverged; others go on with fewer rows."""
+        errors, found = self.monitor.read_errors(self.t), self.monitor.diverged()
+        # Of a seed that diverged, up to there: what is passed on must not depend on when it is read.
+        end = {divergence.seed: divergence.iteration for divergence in found}
+        errors = [error for error in errors if error[1] < end.get(error[0], self.t + 1)]
+        if errors:
+            self._ask("on_trace", errors)
+        if not found:
+            return
+        for divergence in found:
+            self.snapshot.diverged[divergence.seed] = divergence
+            self._ask("on_divergence", divergence)
+        if self.snapshot.live:
+            self.simulator = self.simulator.restricted_to(self.snapshot.live)
+            self.monitor = self._new_monitor()
+
+    def _evaluate(self) -> None:
+        simulator = self.simulator
+        values = cheap(simulator.state, simulator.oracle)
+        if self.metrics.costly_at(self.t, self.t == self.steps):
+            # A schedule may end at α = 0, where G^α is not defined: it is left out there.
+            alpha = self.metrics.alpha or simulator.algorithm.stepsize(self.t) or None
+            values |= costly(simulator.state, simulator.oracle, alpha, self.metrics.smoothness)
+        costs = {
+            "iteration": self.t,
+            "phases": simulator.costs.phases,
+            "bytes_sent": simulator.costs.bytes_sent,
+            "gradient_evaluations": simulator.costs.gradient_evaluations,
+        }
+        measured = record(values, len(simulator.problem.trials))
+        seconds = self.seconds
+        records = [
+            self.history.add({"seed": seed, **costs, "seconds": seconds, **row})
+            for seed, row in zip(simulator.problem.seeds, measured, strict=True)
+        ]
+        self._ask("on_evaluation", records)
+
+    def _keep(self) -> None:
+        if self.snapshot.live:
+            self.snapshot.update(self.simulator)
+        self._ask("on_checkpoint")
+
+    def _ask(self, moment: str, *arguments: object) -> None:
+        for callback in self.callbacks:
+            getattr(callback, moment)(self, *arguments)

@@ -1,0 +1,84 @@
+"""What is watched at every iteration, on the device, without asking it to wait.
+
+The consensus error of x at every iteration, and the first non-finite (iteration, client, variable) of every row; both
+are read at evaluations only.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms import State
+from depositum.metrics.measures import consensus
+
+
+class Divergence(NamedTuple):
+    """Where a seed left the finite numbers."""
+
+    seed: int
+    iteration: int
+    client: int
+    variable: str
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed} diverged: {self.variable} of client {self.client} is not finite at "
+            f"iteration {self.iteration}"
+        )
+
+
+def row_variables(state: State) -> dict[str, Tensor]:
+    """The state's variables that have one row per client."""
+    return {k: v for k, v in state._asdict().items() if isinstance(v, Tensor) and v.dim() == 2}
+
+
+class Monitor:
+    """Watches the rows of some seeds between two evaluations.
+
+    Parameters
+    ----------
+    capacity
+        Iterations that can pass between two reads.
+    """
+
+    def __init__(self, seeds: tuple[int, ...], capacity: int, state: State) -> None:
+        self.seeds = seeds
+        device = state.x.device
+        self.names = list(row_variables(state))
+        self.errors = torch.zeros(capacity, len(seeds), dtype=torch.float64, device=device)
+        self.first_bad = torch.full((len(state.x), len(self.names)), -1, dtype=torch.int64, device=device)
+        self.read_until = int(state.t)
+
+    def observe(self, state: State) -> None:
+        """Note the state after an iteration."""
+        slot = (state.t % len(self.errors)).view(1)
+        self.errors.index_copy_(0, slot, consensus(state.x, len(self.seeds))[None])
+        # A sum is finite only if all its terms are, and reads each row once.
+        sums = torch.stack([v.sum(1) for v in row_variables(state).values()], dim=1)
+        new = ~torch.isfinite(sums) & (self.first_bad < 0)
+        self.first_bad = torch.where(new, state.t, self.first_bad)
+
+    def read_errors(self, t: int) -> list[tuple[int, int, float]]:
+        """(seed, iteration, consensus error) of every iteration since the last read, up to t."""
+        span = range(self.read_until + 1, t + 1)
+        assert len(span) <= len(self.errors), "more iterations passed than the monitor holds"
+        self.read_until = t
+        if not span:
+            return []
+        table = self.errors[[i % len(self.errors) for i in span]].tolist()
+        return [(seed, i, row[k]) for i, row in zip(span, table, strict=True) for k, seed in enumerate(self.seeds)]
+
+    def diverged(self) -> list[Divergence]:
+        """The first non-finite value of each seed that has one."""
+        bad = self.first_bad.cpu()
+        if (bad < 0).all():
+            return []
+        per_seed = bad.view(len(self.seeds), -1, len(self.names))
+        found = []
+        for seed, block in zip(self.seeds, per_seed, strict=True):
+            hits = (block >= 0).nonzero().tolist()
+            if hits:
+                iteration, variable, client = min((int(block[i, v]), v, i) for i, v in hits)
+                found.append(Divergence(seed, iteration, client, self.names[variable]))
+        return found

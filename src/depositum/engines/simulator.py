@@ -1,0 +1,175 @@
+"""The simulator: all clients of all seeds in one process, as the rows of one matrix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from depositum.algorithms import Algorithm, State
+from depositum.engines.mixing import Exchange, Local
+from depositum.errors import ConfigError
+from depositum.networks import Network
+from depositum.problem import BatchSize, Oracle, Problem
+from depositum.problem.gradients import Backend
+from depositum.problem.precision import resolve
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run has cost so far, per client."""
+
+    phases: int = 0
+    bytes_sent: float = 0.0
+    gradient_evaluations: float = 0.0
+
+    def __add__(self, other: "Costs") -> "Costs":
+        return Costs(
+            self.phases + other.phases,
+            self.bytes_sent + other.bytes_sent,
+            self.gradient_evaluations + other.gradient_evaluations,
+        )
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the simulator runs: on what, in which numbers.
+
+    Attributes
+    ----------
+    device
+        `"auto"` (a GPU where there is one), `"cpu"`, `"cuda"`, `"cuda:1"`, …
+    dtype
+        `"float32"` or `"float64"`: of the state and all its arithmetic.
+    precision
+        Of the model's forward and backward only: `"auto"`, `"float32"`, `"tf32"`, `"bf16"`.
+    backend
+        How gradients of all rows are made: `"auto"`, `"loop"`, `"vmap"`.
+    """
+
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    backend: Backend | Literal["auto"] = "auto"
+
+    def resolve_dtype(self) -> torch.dtype:
+        if self.dtype not in ("float32", "float64"):
+            raise ConfigError("run.dtype", f"{self.dtype!r} given; it can be 'float32' or 'float64'")
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def resolve_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise ConfigError("run.device", f"{self.device!r} given; it can be 'auto', 'cpu', 'cuda', …") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("run.device", f"{self.device!r} given, but no GPU can be used here; take 'auto' or 'cpu'")
+        return device
+
+
+class Simulator:
+    """Advances the rows of a problem by an algorithm, one iteration at a time.
+
+    `state` is the algorithm's, `t` the iterations done, `costs` what they cost. Nothing is random but what the oracle
+    draws from (seed, client, iteration), so the state after t iterations does not depend on how they were run.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        network: Network,
+        algorithm: Algorithm,
+        *,
+        period: int = 1,
+        batch_size: BatchSize = "full",
+        settings: EngineSettings | None = None,
+    ) -> None:
+        settings = settings or EngineSettings()
+        if network.n != problem.n:
+            raise ConfigError("network", f"it has {network.n} clients, but the problem has {problem.n}")
+        algorithm.check(period, problem.prox_modulus)
+        self.problem, self.network, self.algorithm = problem, network, algorithm
+        self.period, self.batch_size, self.settings = period, batch_size, settings
+        self.device = settings.resolve_device()
+        self.dtype = settings.resolve_dtype()
+        self.oracle = Oracle(
+            problem,
+            batch_size,
+            device=self.device,
+            dtype=self.dtype,
+            precision=resolve(settings.precision, self.dtype, self.device),
+            backend=settings.backend,
+        )
+        self.exchange = Exchange(network, len(problem.trials), self.device, self.dtype)
+        self.local = Local(self.exchange)
+        self._cost_of: dict[str, Costs] = {}
+        self.t = 0
+        self.costs = Costs()
+        self.state: State
+
+    def start(self) -> None:
+        """Make the state at t = 0."""
+        self.exchange.bytes = 0.0
+        # Iteration 0 of the algorithm draws its batches at t = 1, … (g^{t+1} at x^{t+1}); the start draws at t = 0.
+        self.oracle.begin(torch.zeros((), dtype=torch.int64, device=self.device))
+        self.state = self.algorithm.init(self.oracle.start(), self.oracle, self.exchange)
+        self.t = 0
+        self.costs = Costs(0, self.exchange.bytes, self.oracle.evaluations)
+
+    def step(self) -> None:
+        """One iteration for every row."""
+        kind = self.algorithm.kind(self.t, self.period)
+        talks = self.algorithm.communicates(kind)
+        self.exchange.bytes = 0.0
+        self.oracle.begin(self.state.t + 1)
+        self.state = self.algorithm.step(self.state, self.oracle, self.exchange if talks else self.local, kind)
+        if kind not in self._cost_of:  # the same at every step of a kind
+            self._cost_of[kind] = Costs(int(talks), self.exchange.bytes, self.oracle.evaluations)
+        self.costs += self._cost_of[kind]
+        self.t += 1
+
+    # Whole states, for checkpoints
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Everything that makes the run, by name: the state's variables, and the buffers as `buffer.NAME`."""
+        tensors = {k: v for k, v in self.state._asdict().items() if isinstance(v, torch.Tensor) and k != "t"}
+        tensors |= {f"buffer.{k}": v for k, v in self.oracle.buffers.items()}
+        return {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+
+    def restore(self, tensors: dict[str, torch.Tensor], t: int, costs: Costs) -> None:
+        """Take up a snapshot."""
+        self.start()
+        fields: dict[str, Any] = {k: v.to(self.device) for k, v in tensors.items() if not k.startswith("buffer.")}
+        fields["t"] = torch.tensor(t, dtype=torch.int64, device=self.device)
+        self.state = self.state._replace(**fields)
+        for name, buffer in self.oracle.buffers.items():
+            buffer.copy_(tensors[f"buffer.{name}"])
+        self.t, self.costs = t, costs
+
+    def with_seeds(self, seeds: Sequence[int]) -> "Simulator":
+        """The same simulator for these seeds only, not yet started."""
+        return Simulator(
+            self.problem.restricted_to(seeds),
+            self.network,
+            self.algorithm,
+            period=self.period,
+            batch_size=self.batch_size,
+            settings=self.settings,
+        )
+
+    def restricted_to(self, seeds: Sequence[int]) -> "Simulator":
+        """A simulator with the rows of these seeds only, at the same iteration."""
+        smaller = self.with_seeds(seeds)
+        keep = [self.problem.seeds.index(seed) for seed in smaller.problem.seeds]
+        rows = {k: select_trials(v, keep, self.oracle.rows, self.problem.n) for k, v in self.snapshot().items()}
+        smaller.restore(rows, self.t, self.costs)
+        return smaller
+
+
+def select_trials(tensor: torch.Tensor, keep: Sequence[int], rows: int, n: int) -> torch.Tensor:
+    """The rows of some trials of a variable `[rows, ...]`; a variable without rows is every trial's, and kept whole."""
+    if tensor.dim() == 0 or len(tensor) != rows:
+        return tensor
+    return tensor.view(-1, n, *tensor.shape[1:])[list(keep)].flatten(0, 1)

@@ -1,0 +1,98 @@
+"""What is recorded at an evaluation: cheap measures every time, costly ones at a stride of their own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms import State
+from depositum.errors import ConfigError
+from depositum.metrics import measures
+from depositum.problem import Oracle
+
+#: Columns of the history that are measures of a state, in order (docs/metrics.md says what each is).
+CHEAP = ("train_loss", "phi", "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
+COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client_accuracy_worst", "zeta2")
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """Which measures, how often.
+
+    Attributes
+    ----------
+    costly_every
+        Iterations between evaluations of the costly measures (each needs gradients over all data); 0 is never.
+    alpha
+        The α of G^α; None is the algorithm's own.
+    smoothness
+        L, for the stationarity measure s of Definition 3; None leaves s empty.
+    """
+
+    costly_every: int = 0
+    alpha: float | None = None
+    smoothness: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.costly_every < 0:
+            raise ConfigError("metrics.costly_every", f"{self.costly_every} given; it must be ≥ 0 (0: never)")
+        for key in ("alpha", "smoothness"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0")
+
+    def costly_at(self, t: int, last: bool) -> bool:
+        return self.costly_every > 0 and (t % self.costly_every == 0 or last)
+
+
+def cheap(state: State, oracle: Oracle) -> dict[str, Tensor]:
+    """Loss, objective, accuracy of the averaged model; consensus errors; sparsity. Each `[S]`."""
+    trials, problem = oracle.trials, oracle.problem
+    mean = measures.mean_model(state.x, trials)
+    buffers = oracle.average_buffers()
+    loss, _ = oracle.evaluate(mean, buffers, "train")
+    out = {"train_loss": loss, "phi": loss + problem.beta * problem.regularizer.value(mean) if problem.beta else loss}
+    if oracle.test is not None:
+        out["test_loss"], out["test_accuracy"] = oracle.evaluate(mean, buffers, "test")
+    out["consensus_x"] = measures.consensus(state.x, trials)
+    y = getattr(state, "y", None)
+    if y is not None:
+        out["consensus_y"] = measures.consensus(y, trials)
+    out["sparsity"] = measures.sparsity(state.x, trials)
+    return out
+
+
+def costly(state: State, oracle: Oracle, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
+    """‖G^α(x)‖², gradient-estimation error, s, ζ² at x̄, per-client accuracy. Each `[S]`."""
+    trials, n, x = oracle.trials, oracle.problem.n, state.x
+    out: dict[str, Tensor] = {}
+    if alpha is not None:
+        mapping = proximal_gradient_mapping(x, oracle.global_grad(x), oracle, alpha)
+        out["stationarity"] = measures.stationarity(mapping, trials)
+    nu = getattr(state, "nu", None)
+    if nu is not None:
+        out["gradient_error"] = measures.estimation_error(oracle.full_grad(x), nu, trials)
+    if smoothness is not None and "stationarity" in out and "gradient_error" in out:
+        model_error = n * measures.consensus(x, trials)
+        out["s"] = out["stationarity"] + smoothness**2 * model_error + n * out["gradient_error"]
+    if oracle.test is not None:
+        _, accuracy = oracle.evaluate(x, oracle.buffers, "test")
+        clients = accuracy.view(trials, -1)
+        out["client_accuracy_mean"], out["client_accuracy_worst"] = clients.mean(1), clients.amin(1)
+    mean = measures.mean_model(x, trials).repeat_interleave(n, 0)
+    out["zeta2"] = measures.heterogeneity(oracle.full_grad(mean), trials)
+    return out
+
+
+def proximal_gradient_mapping(x: Tensor, direction: Tensor, oracle: Oracle, alpha: float) -> Tensor:
+    """G^α(x, y) = (x − prox_h^{1/(αβ)}{x − α y}) / α (Definition 2), row by row."""
+    return (x - oracle.prox(x - alpha * direction, alpha)) / alpha
+
+
+def record(values: dict[str, Tensor], trials: int) -> list[dict[str, Any]]:
+    """One dictionary of plain numbers per trial, in one transfer from the device."""
+    if not values:
+        return [{} for _ in range(trials)]
+    table = torch.stack([v.to(torch.float64) for v in values.values()]).T.tolist()
+    return [dict(zip(values, row, strict=True)) for row in table]

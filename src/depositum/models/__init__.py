@@ -1,0 +1,13 @@
+"""The paper's models, and a person's own: what maps a batch of inputs to scores.
+
+A model is a plain `nn.Module` that takes a batch `[batch, *input_shape]` to scores `[batch, classes]`, any flattening
+being its own business. Every one of them can be stacked over clients with `torch.func`: no in-place activations, no
+Python branch on values, and batch-norm buffers that may be passed in and handed back as rows of their own.
+"""
+
+from depositum.models.choice import MODELS, build, check, prepare
+from depositum.models.convolutional import cnn
+from depositum.models.feedforward import linear, mlp
+from depositum.models.resnet import resnet18
+
+__all__ = ["MODELS", "build", "check", "cnn", "linear", "mlp", "prepare", "resnet18"]

@@ -1,0 +1,149 @@
+"""What a person gives for a graph or for W: a name, a table, a file, or the object itself.
+
+A string that is no registered name and looks like a file (it has a suffix or a folder, or the file exists) is one;
+relative paths start at `base`, the folder of the configuration.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike
+
+from depositum.errors import NetworkError, nearest
+from depositum.networks.graphs import TOPOLOGIES, Graph, as_clients
+from depositum.networks.mixing import MIXINGS, Matrix
+from depositum.registry import Registry, Spec
+
+#: A name or table (`"ring"`, `{"ring": {"hops": 2}}`), the path of an edge list, or a networkx graph.
+Topology = Spec | Path | Graph
+#: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`.
+Mixing = Spec | Path | ArrayLike
+
+
+def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
+    """The name of a topology, and its graph on n clients."""
+    if isinstance(topology, nx.Graph):
+        graph = as_clients(topology)
+        if len(graph) != n:
+            raise NetworkError("network.topology", f"a graph of {len(graph)} nodes given for {n} clients")
+        return "graph", graph
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise NetworkError("network.topology", f"a network of {n!r} clients asked for; it has 1 client or more")
+    if (file := _file(topology, TOPOLOGIES, base)) is not None:
+        return file.name, read_edges(file, n)
+    assert not isinstance(topology, Path)
+    choice = TOPOLOGIES.parse(topology, "network.topology")
+    default = {name: parameter.default for name, parameter in TOPOLOGIES.parameters(choice.name).items()}
+    chosen = ", ".join(f"{name}={value}" for name, value in choice.arguments.items() if value != default[name])
+    return f"{choice.name}({chosen})" if chosen else choice.name, choice.make(int(n))
+
+
+def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tuple[str, Matrix]:
+    """The name of a mixing rule or matrix, and its W on a graph with nodes 0 … n-1."""
+    if isinstance(mixing, str | Path) and (file := _file(mixing, MIXINGS, base)) is not None:
+        return file.name, read_matrix(file)
+    if isinstance(mixing, str | Mapping):
+        choice = MIXINGS.parse(mixing, "network.mixing")
+        return choice.name, choice.make(graph)
+    return "matrix", real_matrix(mixing, "the given matrix")
+
+
+def real_matrix(values: Any, what: str) -> Matrix:
+    """A float64 copy of real numbers; anything else is refused."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):
+        raise NetworkError(
+            "network.mixing", f"{what} cannot be read as a matrix; it needs rows of one length, all real numbers"
+        ) from None
+    if array.dtype.kind not in "biuf":
+        raise NetworkError("network.mixing", f"{what} holds {array.dtype} values; weights are real numbers")
+    return np.array(array, dtype=np.float64)
+
+
+def read_edges(file: Path, n: int) -> Graph:
+    """The graph of an edge list: a line `i j` per edge, clients numbered from 0, `#` before a comment."""
+    key = "network.topology"
+    graph = nx.empty_graph(n)
+    for line, fields in _fields(file, key):
+        try:
+            i, j = (int(field) for field in fields)
+        except ValueError:
+            raise NetworkError(
+                key, f"{file}, line {line}: {_excerpt(fields)} is no edge; a line is two client numbers 'i j'"
+            ) from None
+        for client in (i, j):
+            if not 0 <= client < n:
+                raise NetworkError(
+                    key, f"{file}, line {line}: there is no client {client}; {n} clients are numbered 0 to {n - 1}"
+                )
+        graph.add_edge(i, j)
+    graph = as_clients(graph)
+    alone = sorted(nx.isolates(graph))
+    if alone and n > 1:
+        named = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")
+        raise NetworkError(
+            key, f"{file}: no edge for {len(alone)} of {n} clients ({named}); each needs one, or set fewer clients"
+        )
+    return graph
+
+
+def read_matrix(file: Path) -> Matrix:
+    """The matrix in a `.npy` file, or in a text file with a row per line, `#` before a comment."""
+    key = "network.mixing"
+    if file.suffix == ".npy":
+        try:
+            loaded = np.load(file, allow_pickle=False)
+        except FileNotFoundError:
+            raise _missing(file, key) from None
+        except (OSError, ValueError, EOFError):
+            raise NetworkError(
+                key, f"{file} cannot be read as a NumPy array of numbers; write it with np.save"
+            ) from None
+        return real_matrix(loaded, str(file))
+    if file.suffix not in (".csv", ".txt"):
+        raise NetworkError(key, f"{file} given; a matrix is read from a '.npy', '.csv' or '.txt' file")
+    rows: list[list[float]] = []
+    for line, fields in _fields(file, key):
+        try:
+            rows.append([float(field) for field in fields])
+        except ValueError:
+            raise NetworkError(key, f"{file}, line {line}: {_excerpt(fields)} is no row of numbers") from None
+        if len(rows[-1]) != len(rows[0]):
+            raise NetworkError(key, f"{file}, line {line}: {len(fields)} numbers, but {len(rows[0])} in the first row")
+    return np.array(rows, dtype=np.float64)
+
+
+def _file(given: object, registry: Registry[Any], base: Path | None) -> Path | None:
+    """The file that is meant, or None for a name or a table."""
+    if not isinstance(given, str | Path) or (isinstance(given, str) and given in registry):
+        return None
+    file = (base or Path()) / Path(given).expanduser()
+    looks_like_one = isinstance(given, Path) or file.suffix or "/" in given or file.is_file()
+    return file if looks_like_one else None
+
+
+def _fields(file: Path, key: str) -> list[tuple[int, list[str]]]:
+    """The lines that say something, each with its number, split at blanks and commas."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise _missing(file, key) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise NetworkError(key, f"{file} cannot be read as text: {error}") from None
+    lines = (line.partition("#")[0].replace(",", " ").split() for line in text.splitlines())
+    return [(number, fields) for number, fields in enumerate(lines, 1) if fields]
+
+
+def _excerpt(fields: list[str]) -> str:
+    return repr(" ".join(fields[:4]) + (" …" if len(fields) > 4 else ""))
+
+
+def _missing(file: Path, key: str) -> NetworkError:
+    names = TOPOLOGIES if key == "network.topology" else MIXINGS
+    return NetworkError(
+        key, f"{file} does not exist; give a file or one of {', '.join(names)}{nearest(file.stem, names)}"
+    )

@@ -1,0 +1,119 @@
+"""The constants that theory asks of a problem, measured: the smoothness L and the variance σ².
+
+Both are of the local functions f_i (Assumptions 1 and 3), so the largest over clients is what counts.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vjp
+
+from depositum.layout import Layout
+from depositum.problem.oracle import Oracle
+from depositum.problem.precision import forward_backward
+from depositum.randomness import seed_for
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A constant and how it was found: `"closed form"` is a bound everywhere, `"at the start"` an estimate at x_0."""
+
+    value: float
+    how: str
+
+
+def smoothness(oracle: Oracle, iterations: int = 50) -> Measured:
+    """L, the largest over clients: in closed form for a linear model, else by power iteration at the start point."""
+    closed = _linear_smoothness(oracle)
+    if closed is not None:
+        return Measured(closed, "closed form")
+    return Measured(max(_hessian_norms(oracle, iterations)), "at the start, power iteration")
+
+
+def variance(oracle: Oracle, draws: int = 64) -> Measured:
+    """σ², the largest over clients of E‖∇F_i(x, ξ) − ∇f_i(x)‖² at the start point, from `draws` samples each."""
+    x = oracle.start()
+    full = oracle.full_grad(x)
+    total = torch.zeros(oracle.rows, dtype=torch.float64, device=oracle.device)
+    oracle.begin(torch.full((), -1, dtype=torch.int64, device=oracle.device))
+    for _ in range(draws):
+        indices = oracle.sample(1).indices
+        assert indices is not None
+        one, _ = oracle.model.gradients(
+            x, oracle.inputs[indices], oracle.targets[indices], oracle.scales[:, None], oracle.buffers, train=False
+        )
+        total += (one - full).square().sum(1, dtype=torch.float64)
+    return Measured(float(total.max()) / draws, f"at the start, {draws} samples per client")
+
+
+def _linear_smoothness(oracle: Oracle) -> float | None:
+    """½ λ_max(AᵀA/N_i) (cross-entropy), ¼ (logistic) or 1 (squared error) for one linear layer, A with its bias column.
+
+    The Hessian of softmax cross-entropy in the logits is diag(p) − ppᵀ, of norm at most ½.
+    """
+    factor = {"cross-entropy": 0.5, "logistic": 0.25, "mse": 1.0}.get(oracle.problem.loss.name)
+    layer = _only_layer(oracle.model.model)
+    if factor is None or layer is None or oracle.inputs[0].numel() != layer.in_features:
+        return None
+    worst = 0.0
+    ends = [*oracle.offsets.tolist(), len(oracle.table)]
+    for row, (first, last) in enumerate(pairwise(ends)):
+        a = oracle.inputs[oracle.table[first:last]].flatten(1).double()
+        if layer.bias is not None:
+            a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
+        gram = a.T @ a if a.shape[1] <= a.shape[0] else a @ a.T
+        norm = torch.linalg.matrix_norm(gram, 2) / (last - first)
+        worst = max(worst, factor * float(norm) * float(oracle.scales[row]))
+    return worst
+
+
+def _only_layer(model: nn.Module) -> nn.Linear | None:
+    """The one linear layer that a model is, after a flattening at most; None if it is anything else.
+
+    The types are compared exactly: a module of a person's own with a linear layer inside may do anything with it.
+    """
+    modules = [m for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten)]
+    trained = all(p.requires_grad for p in model.parameters())
+    return modules[0] if trained and len(modules) == 1 and type(modules[0]) is nn.Linear else None
+
+
+def _hessian_norms(oracle: Oracle, iterations: int) -> list[float]:
+    """‖∇²f_i(x_0)‖ of every row, by power iteration on Hessian-vector products."""
+    model, layout = oracle.model.model.eval(), oracle.model.layout
+    generator = torch.Generator().manual_seed(seed_for(0, purpose="power iteration"))
+    start = oracle.start()
+    ends = [*oracle.offsets.tolist(), len(oracle.table)]
+    norms = []
+    for row, (first, last) in enumerate(pairwise(ends)):
+        own = oracle.table[first:last]
+        buffers = {k: b[row].clone() for k, b in oracle.buffers.items()}
+        v = torch.randn(layout.size, generator=generator, dtype=torch.float64).to(oracle.device, oracle.dtype)
+        v, size = v / v.norm(), 0.0
+        for _ in range(iterations):
+            product = _hessian_product(oracle, model, layout, start[row], v, own, buffers)
+            before, size = size, float(product.norm())
+            if size == 0:
+                break
+            v = product / size
+            if abs(size - before) <= 1e-3 * size:
+                break
+        norms.append(size * float(oracle.scales[row]))
+    return norms
+
+
+def _hessian_product(
+    oracle: Oracle, model: nn.Module, layout: Layout, x: Tensor, v: Tensor, own: Tensor, buffers: dict[str, Tensor]
+) -> Tensor:
+    out = torch.zeros_like(x)
+    for chunk in torch.split(own, oracle.samples_per_pass):
+        inputs, targets = oracle.inputs[chunk], oracle.targets[chunk]
+
+        def loss(row: Tensor, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+            outputs = functional_call(model, {**layout.views(row), **buffers}, (inputs,))
+            return oracle.model.loss.per_sample(outputs, targets).sum() / len(own)
+
+        with forward_backward("float32"):
+            out += vjp(grad(loss), x)[1](v)[0]
+    return out

@@ -1,0 +1,175 @@
+"""The loss l of a sample, and what counts as a right answer."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from depositum.errors import ConfigError
+from depositum.registry import Registry
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One value per sample, and optionally whether the sample is answered rightly.
+
+    Attributes
+    ----------
+    per_sample
+        `(outputs [B, ...], targets [B, ...]) -> [B]`.
+    correct
+        `(outputs, targets) -> bool [B]`, for the accuracy; `None` where there is no such thing.
+    check
+        `(outputs of a few samples, all targets)`: refuses targets it has no meaning for, before any work.
+    """
+
+    name: str
+    per_sample: PerSample
+    correct: PerSample | None = None
+    check: Callable[[Tensor, Tensor], None] | None = None
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Loss":
+        """The same loss with what it holds (class weights, say) on a device and in a dtype."""
+        if not isinstance(self.per_sample, nn.Module):
+            return self
+        return replace(self, per_sample=copy.deepcopy(self.per_sample).to(device, dtype))
+
+
+LOSSES: Registry[Loss] = Registry("loss")
+
+
+@LOSSES.register("cross-entropy")
+def cross_entropy() -> Loss:
+    """Softmax cross-entropy on class labels: the paper's."""
+    return Loss(
+        "cross-entropy",
+        lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none"),
+        _right_class,
+        _check_labels,
+    )
+
+
+@LOSSES.register("logistic")
+def logistic() -> Loss:
+    """Logistic loss of one output unit on labels 0 and 1."""
+    return Loss(
+        "logistic",
+        lambda outputs, targets: F.binary_cross_entropy_with_logits(
+            outputs.reshape(len(targets)), targets.reshape(-1).to(outputs.dtype), reduction="none"
+        ),
+        lambda outputs, targets: (outputs.reshape(len(targets)) > 0) == (targets.reshape(-1) > 0),
+        _check_binary,
+    )
+
+
+@LOSSES.register("mse")
+def squared_error() -> Loss:
+    """Half the squared error, summed over outputs: regression."""
+
+    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1)
+
+    return Loss("mse", per_sample)
+
+
+def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
+    """A `Loss` from a name, or from a person's own function or module of (outputs, targets).
+
+    One that can be told its `reduction`, as torch's own can, is asked for `"none"` (a copy is, if it is a module); any
+    other must return one value per sample itself.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str):
+        return LOSSES.parse(loss, "problem.loss").make()
+    if not callable(loss):
+        raise ConfigError("loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)")
+    name = getattr(loss, "__name__", type(loss).__name__)
+    reduction = _reduction(loss)
+    per_sample = loss if reduction is None else _PerSample(loss, reduction)
+    if isinstance(loss, nn.CrossEntropyLoss) or loss is F.cross_entropy:
+        ignored = getattr(loss, "ignore_index", -100)
+        return Loss(name, per_sample, _right_class, partial(_check_labels, ignored=ignored))
+    return Loss(name, per_sample)
+
+
+def check_per_sample(losses: Tensor, batch: int) -> None:
+    """Refuse a person's loss that has averaged already: full and weighted gradients need one value per sample."""
+    shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    if shape != (batch,):
+        raise ConfigError(
+            "loss",
+            f"returned shape {shape} for {batch} samples; it must return one value per sample, "
+            f"shape ({batch},): use reduction='none'",
+        )
+
+
+class _PerSample(nn.Module):
+    """A loss that can be told its `reduction`, asked for none.
+
+    Torch's elementwise losses then return `[B, ...]`; a sample's value is the mean (or sum, as the person's own
+    reduction was) of its elements. Only where outputs and targets agree in shape: `[B, 1]` against `[B]` would be
+    broadcast to every pair of samples.
+    """
+
+    def __init__(self, loss: Callable[..., Any], reduction: str) -> None:
+        super().__init__()
+        if isinstance(loss, nn.Module):
+            loss = copy.deepcopy(loss)
+            loss.reduction = "none"  # type: ignore[assignment]
+        else:
+            loss = partial(loss, reduction="none")
+        self.loss = loss
+        self.means = reduction == "mean"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        values = cast(Tensor, self.loss(outputs, targets))
+        if values.dim() == 1 or not values.shape == outputs.shape == targets.shape:
+            return values
+        return values.flatten(1).mean(1) if self.means else values.flatten(1).sum(1)
+
+
+def _reduction(loss: Callable[..., Any]) -> str | None:
+    """The `reduction` that a loss has now, None if it cannot be told one."""
+    if isinstance(loss, nn.Module):
+        return getattr(loss, "reduction", None)
+    try:
+        parameter = inspect.signature(loss).parameters.get("reduction")
+    except ValueError:  # a function without a signature
+        return None
+    return None if parameter is None else str(parameter.default)
+
+
+def _right_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Whether the largest output is the label's, or that of the likeliest class where targets are probabilities."""
+    return outputs.argmax(-1) == (targets.argmax(-1) if targets.is_floating_point() else targets)
+
+
+def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) -> None:
+    """Refuse labels for which the model has no output; on a GPU they would end the process."""
+    if targets.is_floating_point() or outputs.dim() < 2:
+        return
+    classes = outputs.shape[1]
+    bad = (targets < 0) | (targets >= classes)
+    if ignored is not None:
+        bad &= targets != ignored
+    if bad.any():
+        label = int(targets[bad].flatten()[0])
+        raise ConfigError(
+            "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
+        )
+
+
+def _check_binary(outputs: Tensor, targets: Tensor) -> None:
+    bad = (targets != 0) & (targets != 1)
+    if bad.any():
+        label = targets[bad].flatten()[0].item()
+        raise ConfigError("problem.loss", f"'logistic' needs labels 0 and 1, but there is a label {label:g}")

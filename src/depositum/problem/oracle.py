@@ -1,0 +1,307 @@
+"""The oracle: the problem seen from the rows, and an algorithm's only door to data.
+
+Rows are ordered by trial, then by client: row s·n + i is client i of trial s. Everything an algorithm asks (a
+mini-batch, gradients, a prox) is answered for all rows at once.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import ceil
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from depositum.data import Samples
+from depositum.errors import ConfigError
+from depositum.problem.gradients import Backend, Buffers, RowModel
+from depositum.problem.precision import Precision
+from depositum.problem.problem import Problem
+from depositum.randomness import hash_words, purpose_code, randint
+
+BatchSize = int | Literal["full"]
+
+
+@dataclass
+class Batch:
+    """One mini-batch per row: sample indices `[rows, B]`, or None for every sample a row has."""
+
+    indices: Tensor | None
+    noise: Tensor | None = None
+    evaluated: bool = False
+
+
+class Oracle:
+    """Gradients, mini-batches and prox for the rows of a problem.
+
+    Parameters
+    ----------
+    problem
+        What is minimised, with the trials whose rows are held here.
+    batch_size
+        B, or `"full"` for full local gradients.
+    clients
+        The clients held here (default all), in increasing order; a process of many holds only its own.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        batch_size: BatchSize = "full",
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        precision: Precision = "float32",
+        backend: Backend | Literal["auto"] = "auto",
+        clients: Sequence[int] | None = None,
+    ) -> None:
+        self.problem = problem
+        self.batch_size = batch_size
+        self.device, self.dtype = torch.device(device), dtype
+        self.held = list(range(problem.n)) if clients is None else list(clients)
+        self.trials = len(problem.trials)
+        self.rows = self.trials * len(self.held)
+        self._check_batch_size()
+        model = copy.deepcopy(problem.model).to(device=self.device, dtype=dtype)
+        self.model = RowModel(model, problem.loss, precision)
+        self.inputs, self.targets = self._place(problem.train)
+        self.test = self._place(problem.test) if problem.test is not None else None
+        self._own_tables()
+        self.buffers: Buffers = {
+            name: buffer.expand(self.rows, *buffer.shape).clone() for name, buffer in model.named_buffers()
+        }
+        self._try_out(backend)
+        self.samples_per_pass = self._fit_memory()
+        self.begin(torch.zeros((), dtype=torch.int64, device=self.device))
+
+    # What an algorithm may ask
+
+    def begin(self, t: Tensor) -> None:
+        """Set the iteration t (an int64 tensor on the device) and start counting draws and evaluations anew."""
+        self.t = t
+        self.draws = 0
+        self.evaluations = 0.0
+
+    def start(self) -> Tensor:
+        """The common initial models x_0, `[rows, d]`."""
+        starts = torch.stack([trial.start for trial in self.problem.trials]).to(self.device, self.dtype)
+        return starts.repeat_interleave(len(self.held), dim=0)
+
+    def sample(self, size: BatchSize | None = None) -> Batch:
+        """Draw one mini-batch per row, with replacement (Assumption 3); `size` overrides the run's batch size.
+
+        What is drawn depends on (seed, client, iteration, draw) alone, never on the order of calls elsewhere.
+        """
+        size = self.batch_size if size is None else size
+        words = self._words("sample", self.draws)
+        self.draws += 1
+        if size == "full":
+            return Batch(None)
+        columns = torch.arange(size, device=self.device)
+        positions = randint(hash_words(words[:, None], columns), self.sizes[:, None])
+        indices = self.table[self.offsets[:, None] + positions]
+        return Batch(indices, noise=words if self.model.random else None)
+
+    def grad(self, x: Tensor, batch: Batch) -> Tensor:
+        """Mini-batch gradients g_i = (1/B) Σ_b ∇F_i(x_i, ξ_ib), `[rows, d]`.
+
+        The same batch may be evaluated at several points; the model's buffers are updated by its first evaluation.
+        """
+        if batch.indices is None:
+            return self.full_grad(x)
+        size = batch.indices.shape[1]
+        weights = (self.scales / size)[:, None].expand(-1, size)
+        g, buffers = self.model.gradients(
+            x,
+            self.inputs[batch.indices],
+            self.targets[batch.indices],
+            weights,
+            self.buffers,
+            train=True,
+            noise=batch.noise,
+        )
+        if not batch.evaluated:
+            for name, buffer in buffers.items():
+                self.buffers[name].copy_(buffer)
+            batch.evaluated = True
+        self.evaluations += size
+        return g
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        """Full local gradients ∇f_i(x_i) in evaluation mode, `[rows, d]`, in chunks that fit memory."""
+        out = torch.zeros_like(x)
+        for rows, indices, weights in self._passes:
+            everyone = len(rows) == self.rows
+            part, _ = self.model.gradients(
+                x if everyone else x[rows],
+                self.inputs[indices],
+                self.targets[indices],
+                weights,
+                self.buffers if everyone else {k: b[rows] for k, b in self.buffers.items()},
+                train=False,
+            )
+            out.index_add_(0, rows, part)
+        self.evaluations += len(self.table) / self.rows
+        return out
+
+    def prox(self, z: Tensor, step: float | Tensor) -> Tensor:
+        """Prox of step·β·h at every row: the paper's prox_h^{1/(αβ)} for step = α.
+
+        That step·β·ρ < 1 is the algorithm's to promise, and checked on the host before any work.
+        """
+        beta = self.problem.beta
+        return self.problem.regularizer.prox(z, step * beta) if beta else z
+
+    # What measures may ask besides
+
+    def global_grad(self, x: Tensor) -> Tensor:
+        """∇f(x_i), the gradient of the global f at every row's own point, `[rows, d]`: n times the full data."""
+        weights = self.global_weights
+        rows_per_pass = max(1, min(self.rows, self.samples_per_pass // 256))
+        out = torch.zeros_like(x)
+        for top in range(0, self.rows, rows_per_pass):
+            rows = slice(top, top + rows_per_pass)
+            mine = {k: b[rows] for k, b in self.buffers.items()}
+            trial = torch.arange(self.rows, device=self.device)[rows] // len(self.held)
+            chunk = max(1, self.samples_per_pass // len(trial))
+            for first in range(0, len(self.targets), chunk):
+                span = slice(first, first + chunk)
+                part, _ = self.model.gradients(
+                    x[rows], self.inputs[span], self.targets[span], weights[trial, span], mine, train=False, shared=True
+                )
+                out[rows] += part
+        return out
+
+    def evaluate(self, x: Tensor, buffers: Buffers, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of models `[S·k, d]` (k per trial) on the training or test data, each `[S·k]` in float64.
+
+        The training loss is f itself, weighted as the problem says. Accuracy is NaN where the loss knows none.
+        """
+        inputs, targets = (self.inputs, self.targets) if split == "train" else self._test()
+        loss, right = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
+        per_trial = len(x) // self.trials
+        chunk = max(1, 2 * self.samples_per_pass // len(x))
+        for first in range(0, len(targets), chunk):
+            span = slice(first, first + chunk)
+            values, correct = self.model.evaluate(x, inputs[span], targets[span], buffers)
+            if split == "train":
+                weights = self.global_weights[:, span].repeat_interleave(per_trial, 0)
+                loss += (values * weights).sum(1, dtype=torch.float64)
+            else:
+                loss += values.sum(1, dtype=torch.float64) / len(targets)
+            right += float("nan") if correct is None else correct.sum(1)
+        return loss, right / len(targets)
+
+    def average_buffers(self) -> Buffers:
+        """Each trial's buffers averaged over its clients, `[S, ...]`, for evaluating the averaged model."""
+        out = {}
+        for name, buffer in self.buffers.items():
+            mean = buffer.view(self.trials, -1, *buffer.shape[1:]).to(torch.float64).mean(1)
+            out[name] = mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
+        return out
+
+    @cached_property
+    def global_weights(self) -> Tensor:
+        """The weight `[S, N]` of each training sample in its trial's f = (1/n) Σ f_i."""
+        weights = torch.zeros(self.trials, len(self.targets), dtype=self.dtype, device=self.device)
+        ends = [*(self.offsets.tolist()), len(self.table)]
+        for row, (first, last) in enumerate(pairwise(ends)):
+            share = self.scales[row] / self.sizes[row] / self.problem.n
+            weights[row // len(self.held)].index_add_(0, self.table[first:last], share.expand(last - first))
+        return weights
+
+    # How it is laid out
+
+    @cached_property
+    def _passes(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The passes of a full gradient: rows `[r]` that have samples left, their indices and weights `[r, chunk]`.
+
+        Where a row's samples end inside a pass, the rest has weight 0.
+        """
+        sizes: list[int] = self.sizes.tolist()
+        chunk = max(1, self.samples_per_pass // self.rows)
+        passes = []
+        for first in range(0, max(sizes), chunk):
+            rows = torch.tensor([row for row, size in enumerate(sizes) if size > first], device=self.device)
+            last = min(first + chunk, max(sizes))
+            columns = torch.arange(first, last, device=self.device).expand(len(rows), -1)
+            inside = columns < self.sizes[rows, None]
+            indices = self.table[self.offsets[rows, None] + torch.where(inside, columns, 0)]
+            passes.append((rows, indices, torch.where(inside, (self.scales / self.sizes)[rows, None], 0.0)))
+        return passes
+
+    def _words(self, purpose: str, draw: int) -> Tensor:
+        """A hash per row of (seed, purpose, client, iteration, draw), int64 `[rows]`."""
+        return hash_words(self.seed_words, purpose_code(purpose), self.client_words, self.t, draw)
+
+    def _place(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        inputs = samples.inputs.to(self.device)
+        targets = samples.targets.to(self.device)
+        return (
+            inputs.to(self.dtype) if inputs.is_floating_point() else inputs,
+            targets.to(self.dtype) if targets.is_floating_point() else targets,
+        )
+
+    def _own_tables(self) -> None:
+        """One table of sample indices for all rows, with each row's offset and size in it."""
+        parts = [torch.as_tensor(trial.parts[i]) for trial in self.problem.trials for i in self.held]
+        sizes = torch.tensor([len(part) for part in parts])
+        totals = torch.tensor([sum(map(len, trial.parts)) for trial in self.problem.trials for _ in self.held])
+        scales = torch.ones(self.rows, dtype=torch.float64)
+        if self.problem.weighting == "samples":
+            scales = self.problem.n * sizes / totals.to(torch.float64)
+        self.table = torch.cat(parts).to(self.device, torch.int64)
+        self.sizes = sizes.to(self.device)
+        self.offsets = (sizes.cumsum(0) - sizes).to(self.device)
+        self.scales = scales.to(self.device, self.dtype)
+        seeds = [trial.seed for trial in self.problem.trials for _ in self.held]
+        self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
+        self.client_words = torch.tensor(self.held * self.trials, dtype=torch.int64, device=self.device)
+
+    def _check_batch_size(self) -> None:
+        size = self.batch_size
+        if size == "full":
+            if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.problem.model.modules()):
+                raise ConfigError(
+                    "run.batch_size", "'full' given, but the model has batch norm, whose statistics need mini-batches"
+                )
+        elif not isinstance(size, int | np.integer) or size < 1:
+            raise ConfigError("run.batch_size", f"{size!r} given; it must be a whole number ≥ 1, or 'full'")
+
+    def _try_out(self, backend: Backend | Literal["auto"]) -> None:
+        """Refuse, before any work, a model or loss that cannot be used with this data; choose the backend."""
+        x = self.start()[:1]
+        for inputs, targets in [(self.inputs, self.targets), *([self.test] if self.test else [])]:
+            self.model.check(x[0], inputs, targets, self.buffers)
+        few = [0] * (2 if self.batch_size == "full" else min(2, self.batch_size))
+        batch = self.inputs[few], self.targets[few]
+        self.model.settle(backend, x, batch, {k: b[:1] for k, b in self.buffers.items()})
+
+    def _test(self) -> tuple[Tensor, Tensor]:
+        assert self.test is not None, "there is no test data"
+        return self.test
+
+    def _fit_memory(self) -> int:
+        """Samples per pass whose activations, forward and backward, fit in a share of the memory.
+
+        Of all the memory, not of what is free: sums must be cut alike in every sitting of a run.
+        """
+        outputs: list[int] = []
+
+        def note(_: nn.Module, __: object, out: object) -> None:
+            outputs.append(out.numel() if isinstance(out, Tensor) else 0)
+
+        module = self.model.model.eval()
+        hooks = [m.register_forward_hook(note) for m in module.modules()]
+        with torch.no_grad():
+            module(self.inputs[:1])
+        for hook in hooks:
+            hook.remove()
+        per_sample = 4 * self.inputs.element_size() * (sum(outputs) + self.inputs[0].numel())
+        whole = torch.cuda.get_device_properties(self.device).total_memory if self.device.type == "cuda" else 1 << 32
+        budget = whole // 8
+        return max(64, min(1 << 17, ceil(budget / per_sample)))

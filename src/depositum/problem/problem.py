@@ -1,0 +1,184 @@
+"""The problem: minimise φ(x) = (1/n) Σ_i f_i(x) + β h(x) over the clients' data.
+
+A `Problem` is the mathematics, with no randomness or device in it; what varies between independent runs of it (the
+seed, the initial model, who owns which samples) is a `Trial`.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from depositum.data import Samples
+from depositum.errors import ConfigError, listing
+from depositum.layout import Layout
+from depositum.problem.losses import Loss, as_loss
+from depositum.regularizers import Regularizer, Zero
+
+Weighting = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One independent run: its seed, its initial model x_0 `[d]`, and each client's sample indices."""
+
+    seed: int
+    start: Tensor
+    parts: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Model, loss, data, regularizer, and the trials to run on them.
+
+    Attributes
+    ----------
+    model
+        The architecture. Trainable parameters come from the rows, frozen ones are shared by all clients.
+    train, test
+        All samples; each trial says which client owns which of `train`.
+    beta, regularizer
+        β and h. β = 0 switches h off.
+    weighting
+        `"uniform"`: f_i is the mean loss of client i. `"samples"`: f_i is that times n·N_i/N, so that the uniform
+        average over clients is the mean over all samples.
+    """
+
+    model: nn.Module
+    loss: Loss
+    train: Samples
+    trials: tuple[Trial, ...]
+    test: Samples | None = None
+    regularizer: Regularizer = field(default_factory=Zero)
+    beta: float = 0.0
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.beta) and self.beta >= 0):
+            raise ConfigError("problem.beta", f"{self.beta!r} given; it must be a number ≥ 0")
+        if self.weighting not in get_args(Weighting):
+            choices = get_args(Weighting)
+            raise ConfigError("problem.weighting", f"{self.weighting!r} given; it can be {listing(choices)}")
+        if len({len(trial.parts) for trial in self.trials}) != 1:
+            raise ConfigError("problem.clients", "every trial must have the same number of clients, and at least one")
+        if any(len(part) == 0 for trial in self.trials for part in trial.parts):
+            raise ConfigError("problem.clients", "a client has no samples; every client needs at least one")
+        if not self.layout.size:
+            raise ConfigError("problem.model", "the model has no trainable parameters")
+        bound = self.regularizer.bind(self.layout) if self.beta else Zero()
+        object.__setattr__(self, "regularizer", bound)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.model)
+
+    @property
+    def n(self) -> int:
+        """Clients of one trial."""
+        return len(self.trials[0].parts)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(trial.seed for trial in self.trials)
+
+    @property
+    def prox_modulus(self) -> float:
+        """βρ, the weak-convexity modulus of βh: a prox of step α is single-valued where αβρ < 1."""
+        return self.beta * self.regularizer.rho
+
+    def restricted_to(self, seeds: Sequence[int]) -> "Problem":
+        """The same problem with these trials only, in the order of this one."""
+        return replace(self, trials=tuple(trial for trial in self.trials if trial.seed in seeds))
+
+    def averaged_model(self, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
+        """A plain copy of the model that holds the parameters of one row `[d]` and these buffers."""
+        model = copy.deepcopy(self.model).to(device="cpu", dtype=row.dtype)
+        state = {**self.layout.views(row), **buffers}
+        with torch.no_grad():
+            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+                if name in state:  # frozen parameters are not
+                    tensor.copy_(state[name])
+        return model
+
+
+def from_client_data(
+    model: nn.Module,
+    clients: Sequence[tuple[Tensor | np.ndarray, Tensor | np.ndarray]],
+    *,
+    seed: int = 0,
+    loss: object = None,
+    test: tuple[Tensor | np.ndarray, Tensor | np.ndarray] | None = None,
+    regularizer: Regularizer | None = None,
+    beta: float = 0.0,
+    weighting: Weighting = "uniform",
+) -> Problem:
+    """A problem from a person's own model and one (inputs, targets) pair per client.
+
+    The model's parameters as passed are the common start x_0. Without a loss, whole-number targets mean
+    cross-entropy and real ones squared error.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", f"a {type(model).__name__} given; it must be a torch.nn.Module")
+    if not isinstance(seed, int | np.integer) or not -(1 << 63) <= seed < 1 << 63:
+        raise ConfigError("seed", f"{seed!r} given; it must be a whole number of at most 64 bits")
+    samples = [_samples(pair, f"clients[{i}]") for i, pair in enumerate(clients)]
+    if not samples:
+        raise ConfigError("clients", "no client given; it must be a list of (inputs, targets), one per client")
+    tested = _samples(test, "test") if test is not None else None
+    for i, own in enumerate(samples):
+        _check_alike(own, samples[0], f"clients[{i}]")
+    if tested is not None:
+        _check_alike(tested, samples[0], "test")
+    train = Samples(torch.cat([s.inputs for s in samples]), torch.cat([s.targets for s in samples]))
+    ends = np.cumsum([len(s.targets) for s in samples])
+    parts = [np.arange(end - len(s.targets), end) for end, s in zip(ends, samples, strict=True)]
+    if loss is None:
+        loss = "mse" if train.targets.is_floating_point() else "cross-entropy"
+    layout = Layout.of(model)
+    start = layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
+    return Problem(
+        model=copy.deepcopy(model),
+        loss=as_loss(loss),  # type: ignore[arg-type]
+        train=train,
+        trials=(Trial(seed, start.clone(), parts),),
+        test=tested,
+        regularizer=regularizer or Zero(),
+        beta=beta,
+        weighting=weighting,
+    )
+
+
+def _samples(pair: tuple[Tensor | np.ndarray, Tensor | np.ndarray], key: str) -> Samples:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ConfigError(key, f"a {type(pair).__name__} given; it must be a pair (inputs, targets)")
+    try:
+        inputs, targets = (torch.as_tensor(part).detach() for part in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(key, f"must be two arrays of numbers: {' '.join(str(error).split())}") from None
+    if not (inputs.dim() and targets.dim()):
+        raise ConfigError(key, "must be arrays of samples, not single numbers")
+    if len(inputs) != len(targets):
+        raise ConfigError(key, f"{len(inputs)} inputs but {len(targets)} targets")
+    if len(inputs) == 0:
+        raise ConfigError(key, "has no samples; every client needs at least one")
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if part.is_floating_point() and not torch.isfinite(part).all():
+            bad = int((~torch.isfinite(part.flatten(1) if part.dim() > 1 else part[:, None])).any(1).nonzero()[0])
+            raise ConfigError(key, f"{name} of sample {bad} are not finite")
+    return Samples(inputs, targets if targets.is_floating_point() else targets.long())
+
+
+def _check_alike(some: Samples, first: Samples, key: str) -> None:
+    """Refuse samples that differ from the first client's in shape, or in being whole or real numbers."""
+    for name in ("inputs", "targets"):
+        one, other = getattr(some, name), getattr(first, name)
+        if one.shape[1:] != other.shape[1:]:
+            shapes = f"{tuple(one.shape[1:])} per sample, but those of clients[0] {tuple(other.shape[1:])}"
+            raise ConfigError(key, f"{name} have shape {shapes}")
+        if one.is_floating_point() != other.is_floating_point():
+            raise ConfigError(key, f"{name} are {one.dtype}, but those of clients[0] are {other.dtype}")

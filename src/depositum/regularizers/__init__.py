@@ -1,0 +1,129 @@
+"""h of the objective φ = f + βh: what is added to the loss for sparsity, low rank or constraints.
+
+A configuration names one, `"l1"` or `{ mcp = { lam = 1.0, theta = 5.0 } }`, for the whole row or for chosen parameters,
+`{ l1 = {}, on = "*.weight", scale = 2.0 }`, or a list of such tables for a sum over disjoint groups of parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from depositum.errors import ConfigError, RegularizerError, listing, nearest
+from depositum.registry import Registry, Spec
+from depositum.regularizers.base import Regularizer
+from depositum.regularizers.groups import Group, Groups
+from depositum.regularizers.indicators import Box, L1Ball, L2Ball, Nonnegative, Simplex
+from depositum.regularizers.nonconvex import MCP, SCAD
+from depositum.regularizers.separable import L1, ElasticNet, SquaredL2, Zero
+from depositum.regularizers.structured import GroupLasso, L2Norm, NuclearNorm
+
+__all__ = [
+    "L1",
+    "MCP",
+    "REGULARIZERS",
+    "SCAD",
+    "Box",
+    "ElasticNet",
+    "Group",
+    "GroupLasso",
+    "Groups",
+    "L1Ball",
+    "L2Ball",
+    "L2Norm",
+    "Nonnegative",
+    "NuclearNorm",
+    "Regularizer",
+    "Simplex",
+    "SquaredL2",
+    "Zero",
+    "build",
+]
+
+#: Every regularizer by the name a configuration gives it; a person's own is added with `@REGULARIZERS.register(name)`.
+REGULARIZERS: Registry[Regularizer] = Registry("regularizer")
+
+_NAMES: dict[str, type[Regularizer]] = {
+    "zero": Zero,
+    "none": Zero,
+    "l1": L1,
+    "l2": L2Norm,
+    "squared-l2": SquaredL2,
+    "elastic-net": ElasticNet,
+    "mcp": MCP,
+    "scad": SCAD,
+    "box": Box,
+    "nonnegative": Nonnegative,
+    "l2-ball": L2Ball,
+    "l1-ball": L1Ball,
+    "simplex": Simplex,
+    "group-lasso": GroupLasso,
+    "nuclear": NuclearNorm,
+}
+for _name, _class in _NAMES.items():
+    REGULARIZERS.register(_name)(_class)
+
+#: The keys that may stand beside a regularizer's name.
+_BESIDE = ("on", "scale")
+
+
+def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regularizer") -> Regularizer:
+    """The regularizer a person chose; one that is already built is returned as it is.
+
+    >>> build({"mcp": {"theta": 3.0}})
+    MCP(lam=1.0, theta=3.0)
+    >>> build([{"l1": {}, "on": "*.weight"}, {"squared-l2": {}, "on": "*.bias", "scale": 0.5}]).separable
+    True
+    >>> build({"mcp": {"theta": -3.0}})
+    Traceback (most recent call last):
+    depositum.errors.RegularizerError: problem.regularizer.mcp.theta: -3.0 given; MCP needs a finite theta > 0
+    """
+    if isinstance(spec, Regularizer):
+        return spec
+    if isinstance(spec, str | Mapping):
+        return _build_one(spec, key)
+    if not isinstance(spec, Sequence) or not spec:
+        raise ConfigError(key, f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a list of tables")
+    parts = [_build_one(part, f"{key}[{i}]") for i, part in enumerate(spec)]
+    if len(parts) == 1:
+        return parts[0]
+    for i, part in enumerate(parts):
+        if not (isinstance(part, Group) and part.patterns is not None):
+            raise RegularizerError(
+                f"{key}[{i}].on", 'missing; in a list each regularizer has its own parameters: add on = "…"'
+            )
+    return Groups(parts)
+
+
+def _build_one(spec: Spec, key: str) -> Regularizer:
+    """One name or table, with the keys beside the name."""
+    beside: dict[str, Any] = {}
+    if isinstance(spec, Mapping):
+        beside = {k: spec[k] for k in _BESIDE if k in spec}
+        spec = {k: v for k, v in spec.items() if k not in beside}
+        _check_beside(spec, beside, key)
+    choice = REGULARIZERS.parse(spec, key)
+    try:
+        h = choice.make()
+    except RegularizerError as error:
+        raise RegularizerError(f"{key}.{choice.name}.{error.key}", error.problem) from None
+    if not beside:
+        return h
+    try:
+        return Group(h, beside.get("on"), beside.get("scale", 1.0))
+    except RegularizerError as error:
+        raise RegularizerError(f"{key}.{error.key}", error.problem) from None
+
+
+def _check_beside(named: Mapping[str, Any], beside: Mapping[str, Any], key: str) -> None:
+    """Refuse what stands beside the name and is neither `on` nor `scale`, or is one of them with a wrong type."""
+    names = [k for k in named if k in REGULARIZERS]
+    if len(names) > 1:
+        raise ConfigError(key, f"{listing(names)} given in one table; write a list of tables, each with its own `on`")
+    for unknown in [k for k in named if names and k not in names]:
+        allowed = f"beside {names[0]!r} there can be {listing(_BESIDE)}"
+        raise ConfigError(f"{key}.{unknown}", f"unknown key; {allowed}{nearest(unknown, _BESIDE)}")
+    on, scale = beside.get("on", "*"), beside.get("scale", 1.0)
+    patterns = [on] if isinstance(on, str) else on
+    if not (isinstance(patterns, list | tuple) and patterns and all(isinstance(p, str) for p in patterns)):
+        raise ConfigError(f"{key}.on", f"{on!r} given; it must be a pattern of parameter names, or a list of them")
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise ConfigError(f"{key}.scale", f"{scale!r} given; it must be a number > 0")

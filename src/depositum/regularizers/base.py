@@ -1,0 +1,143 @@
+"""What a regularizer is: h of the objective φ = f + βh, seen from the rows.
+
+Four questions can be asked of every h: its value, its proximal operator, the distance of a vector to its
+subdifferential, and its weak-convexity modulus ρ (h + ρ/2‖·‖² is convex; Definition of weak convexity in the paper).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import inf, isfinite
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from depositum.errors import RegularizerError
+from depositum.layout import Layout
+
+if TYPE_CHECKING:
+    from depositum.regularizers.groups import Group, Groups
+
+#: The prox step τ = αβ: a number, or a tensor that broadcasts against `[..., 1]` (0-dim, or one step per row).
+Step = float | Tensor
+
+
+class Regularizer(ABC):
+    """h: ℝᵈ → ℝ ∪ {∞}, applied to each row of `[..., d]` by itself.
+
+    A regularizer is a small frozen dataclass. Those that need to know where the parameters lie in a row are given
+    the layout with `bind`, which returns a bound copy and leaves all others as they are: a caller binds every
+    regularizer, once, before use.
+    """
+
+    @property
+    def rho(self) -> float:
+        """ρ ≥ 0, the smallest number for which h + ρ/2‖·‖² is convex."""
+        return 0.0
+
+    @property
+    def convex(self) -> bool:
+        """Whether h is convex, which is ρ = 0."""
+        return self.rho == 0.0
+
+    @property
+    def separable(self) -> bool:
+        """Whether h is a sum of functions of one coordinate each."""
+        return False
+
+    @property
+    def indicator(self) -> bool:
+        """Whether h is 0 on a set and ∞ outside, so that its prox is the projection, whatever the step."""
+        return False
+
+    @abstractmethod
+    def value(self, x: Tensor) -> Tensor:
+        """The value h(x) of each row: `[..., d]` → `[...]`."""
+
+    def prox(self, z: Tensor, tau: Step) -> Tensor:
+        """P_τ(z) = argmin_p h(p) + ‖p − z‖²/(2τ) of each row: `[..., d]` → `[..., d]`.
+
+        In the paper's notation this is prox_h^{1/τ}; its step on βh with stepsize α is τ = αβ. A number is checked
+        (see `check_step`); a tensor is not, since that would wait for the device: check its largest value on the
+        host beforehand.
+        """
+        if isinstance(tau, Tensor):
+            return self._prox(z, tau.to(z.device, z.dtype))
+        self.check_step(tau)
+        return self._prox(z, tau)
+
+    @abstractmethod
+    def _prox(self, z: Tensor, tau: Step) -> Tensor:
+        """The formula of `prox`, for a step that was checked; at τ = 0 it gives z (or the projection of z)."""
+
+    @abstractmethod
+    def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
+        """Distance of each row of v to the limiting subdifferential ∂h at that row of x: `[..., d]` twice → `[...]`.
+
+        It is ∞ where h(x) = ∞. Zero at v = −∇f(x)/β says that x is stationary for φ = f + βh; zero at
+        v = (z − x)/τ says that x = P_τ(z). Kinks at 0 count where x is exactly 0, as a prox leaves it.
+        """
+
+    def check_step(self, tau: float, key: str = "prox") -> None:
+        """Refuse a step for which the prox is not defined: τ must be finite, τ ≥ 0 and τρ < 1.
+
+        >>> from depositum.regularizers import MCP
+        >>> MCP(lam=1.0, theta=5.0).check_step(6.0, "algorithm.alpha")
+        Traceback (most recent call last):
+        depositum.errors.RegularizerError: algorithm.alpha: the prox needs tau * rho < 1; tau = alpha * beta = 6.0 and \
+rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
+        """
+        if not (isfinite(tau) and tau >= 0):
+            raise RegularizerError(key, f"tau = {tau!r} given; a prox step tau = alpha * beta is finite and >= 0")
+        # rho is often a rounded reciprocal: the margin keeps a product that should be 1 from passing as just below it.
+        if tau * self.rho >= 1 - 1e-12:
+            raise RegularizerError(
+                key,
+                f"the prox needs tau * rho < 1; tau = alpha * beta = {tau!r} and rho = {self.rho:.6g} of {self} "
+                f"give {tau * self.rho:.6g}",
+            )
+
+    def bind(self, layout: Layout) -> "Regularizer":
+        """The regularizer for rows of this layout; itself where it needs no layout."""
+        return self
+
+    def on(self, patterns: str | Sequence[str]) -> "Group":
+        """The same h, of the parameters alone whose names match (see `Layout.select`); the others are left free."""
+        from depositum.regularizers.groups import Group  # that module builds on this one
+
+        return Group(self, patterns)
+
+    def scaled(self, scale: float) -> "Regularizer":
+        """The regularizer `scale`·h."""
+        from depositum.regularizers.groups import Group
+
+        return Group(self, scale=scale)
+
+    def __add__(self, other: "Regularizer") -> "Groups":
+        """The sum of two regularizers of disjoint groups of parameters."""
+        from depositum.regularizers.groups import Groups
+
+        return Groups((self, other))
+
+
+def norm(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Euclidean norm along the last dimension: `[..., d]` → `[...]`, summed in `dtype`."""
+    result: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+    return result
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The relative error that counts as rounding, where a value is compared with a bound.
+
+    1e-9, but never below 1024 ε of the dtype (1.2e-4 in float32), the most by which the weighted average of a thousand
+    rows can be off when it is summed row after row.
+    """
+    return max(1e-9, 1024 * torch.finfo(dtype).eps)
+
+
+def check_parameter(owner: Regularizer, name: str, *, above: float = -inf, at_least: float = -inf) -> None:
+    """Refuse a parameter of a regularizer that is not a finite number in its range."""
+    value = getattr(owner, name)
+    if not (isfinite(value) and value > above and value >= at_least):
+        bound = f" > {above:g}" if above > -inf else f" >= {at_least:g}" if at_least > -inf else ""
+        raise RegularizerError(name, f"{value!r} given; {type(owner).__name__} needs a finite {name}{bound}")

@@ -1,0 +1,202 @@
+"""A regularizer of chosen parameters, and sums of such over disjoint groups of parameters.
+
+h = Σ_g c_g h_g(x_g) falls apart by groups: its prox is each group's own prox on its own columns, with step c_g τ,
+and its modulus is the largest c_g ρ_g.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from depositum.errors import ConfigError, RegularizerError
+from depositum.layout import Layout
+from depositum.regularizers.base import Regularizer, Step, check_parameter, norm
+from depositum.regularizers.separable import Separable
+
+
+class Columns:
+    """Some columns of a row, as numbers `[k]` and as a mask `[d]`, kept on every device where they were asked for."""
+
+    def __init__(self, index: Tensor, size: int) -> None:
+        self._mask = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
+        self._index = index
+        self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers and mask on the device of `like`."""
+        if like.device not in self._copies:
+            self._copies[like.device] = self._index.to(like.device), self._mask.to(like.device)
+        return self._copies[like.device]
+
+
+@dataclass(frozen=True)
+class Group(Regularizer):
+    """scale · h of the parameters whose names match; the others are left free.
+
+    Parameters
+    ----------
+    regularizer
+        h, of the chosen parameters laid end to end.
+    patterns
+        Shell patterns of names, `!` takes away (see `Layout.select`); `None` for the whole row.
+    scale
+        The factor c > 0.
+
+    >>> layout = Layout.from_shapes({"weight": (1, 2), "bias": (1,)})
+    >>> from depositum.regularizers import L1
+    >>> L1().scaled(2.0).on("weight").bind(layout).prox(torch.tensor([5.0, -5.0, 5.0]), 1.0)
+    tensor([ 3., -3.,  5.])
+    """
+
+    regularizer: Regularizer
+    patterns: str | Sequence[str] | None = None
+    scale: float = 1.0
+    chosen: Layout | None = field(default=None, init=False, repr=False)
+    columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_parameter(self, "scale", above=0)
+        if self.patterns is not None and not isinstance(self.patterns, str):
+            object.__setattr__(self, "patterns", tuple(self.patterns))
+        if not self.patterns and self.patterns is not None:
+            raise RegularizerError("on", f"{self.patterns!r} given; it must be one or more patterns of parameter names")
+
+    @property
+    def rho(self) -> float:
+        return self.scale * self.regularizer.rho
+
+    @property
+    def separable(self) -> bool:
+        return self.regularizer.separable
+
+    @property
+    def indicator(self) -> bool:
+        return self.regularizer.indicator
+
+    def bind(self, layout: Layout) -> "Group":
+        columns, chosen = None, layout
+        if self.patterns is not None:
+            try:
+                index, chosen = layout.select(self.patterns)
+            except ConfigError as error:
+                raise RegularizerError(error.key, error.problem) from None
+            columns = Columns(index, layout.size)
+        bound = copy(self)
+        object.__setattr__(bound, "regularizer", self.regularizer.bind(chosen))
+        object.__setattr__(bound, "chosen", chosen)
+        object.__setattr__(bound, "columns", columns)
+        return bound
+
+    def on(self, patterns: str | Sequence[str]) -> "Group":
+        return super().on(patterns) if self.patterns is not None else Group(self.regularizer, patterns, self.scale)
+
+    def scaled(self, scale: float) -> "Group":
+        return Group(self.regularizer, self.patterns, self.scale * scale)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.scale * self.regularizer.value(self._own(x))
+
+    def _prox(self, z: Tensor, tau: Step) -> Tensor:
+        step = self.scale * tau
+        if self.patterns is None:
+            return self.regularizer._prox(z, step)
+        index, mask = self._columns(z)
+        if isinstance(self.regularizer, Separable):  # elementwise: cheaper on all columns than gathered and put back
+            return torch.where(mask, self.regularizer._prox(z, step), z)
+        return z.index_copy(-1, index, self.regularizer._prox(z.index_select(-1, index), step))
+
+    def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
+        return torch.hypot(self.own_distance(x, v), norm(self.without(v)))
+
+    def own_distance(self, x: Tensor, v: Tensor) -> Tensor:
+        """`subdifferential_distance` in the group's own columns alone."""
+        return self.scale * self.regularizer.subdifferential_distance(self._own(x), self._own(v) / self.scale)
+
+    def without(self, v: Tensor) -> Tensor:
+        """The rows v with the group's own columns zero."""
+        return torch.zeros_like(v) if self.patterns is None else v.index_fill(-1, self._columns(v)[0], 0)
+
+    def _own(self, x: Tensor) -> Tensor:
+        return x if self.patterns is None else x.index_select(-1, self._columns(x)[0])
+
+    def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.columns is None:
+            raise RegularizerError("regularizer", f"{self} chooses parameters and has no layout yet; use bind(layout)")
+        index, mask = self.columns(x)
+        assert x.shape[-1] == mask.shape[-1], f"rows of {x.shape[-1]} columns, a layout of {mask.shape[-1]}"
+        return index, mask
+
+
+@dataclass(frozen=True, init=False)
+class Groups(Regularizer):
+    """A sum over groups of parameters, no parameter being in two of them; parameters in none are left free.
+
+    >>> from depositum.regularizers import L1, Nonnegative
+    >>> h = L1().on("weight") + Nonnegative().on("bias")
+    >>> h = h.bind(Layout.from_shapes({"weight": (1, 2), "bias": (1,)}))
+    >>> h.prox(torch.tensor([5.0, -5.0, -5.0]), 1.0)
+    tensor([ 4., -4.,  0.])
+    """
+
+    groups: tuple[Group, ...]
+    bound: bool = field(default=False, init=False, repr=False)
+
+    def __init__(self, regularizers: Sequence[Regularizer]) -> None:
+        groups: list[Group] = []
+        for h in regularizers:
+            groups.extend(h.groups if isinstance(h, Groups) else [h if isinstance(h, Group) else Group(h)])
+        if not groups:
+            raise RegularizerError("regularizer", "a sum of no regularizers given; use Zero() for none")
+        object.__setattr__(self, "groups", tuple(groups))
+        object.__setattr__(self, "bound", False)
+
+    @property
+    def rho(self) -> float:
+        return max(group.rho for group in self.groups)
+
+    @property
+    def separable(self) -> bool:
+        return all(group.separable for group in self.groups)
+
+    @property
+    def indicator(self) -> bool:
+        return all(group.indicator for group in self.groups)
+
+    def bind(self, layout: Layout) -> "Groups":
+        bound = Groups([group.bind(layout) for group in self.groups])
+        owner: dict[str, Group] = {}
+        for group in bound.groups:
+            assert group.chosen is not None
+            for name in group.chosen.names:
+                if name in owner:
+                    raise RegularizerError(
+                        "on", f"parameter {name!r} is both in {owner[name]} and in {group}; the groups must be disjoint"
+                    )
+                owner[name] = group
+        object.__setattr__(bound, "bound", True)
+        return bound
+
+    def scaled(self, scale: float) -> "Groups":
+        return Groups([group.scaled(scale) for group in self.groups])
+
+    def value(self, x: Tensor) -> Tensor:
+        return torch.stack([group.value(x) for group in self._disjoint()], -1).sum(-1)
+
+    def _prox(self, z: Tensor, tau: Step) -> Tensor:
+        for group in self._disjoint():  # each touches its own columns alone
+            z = group._prox(z, tau)
+        return z
+
+    def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
+        distances = [group.own_distance(x, v) for group in self._disjoint()]
+        for group in self.groups:
+            v = group.without(v)
+        return norm(torch.stack([*distances, norm(v)], -1))
+
+    def _disjoint(self) -> tuple[Group, ...]:
+        if not self.bound:
+            raise RegularizerError("regularizer", f"{self} chooses parameters and has no layout yet; use bind(layout)")
+        return self.groups

@@ -1,0 +1,19 @@
+"""A run's folder: configuration, history, checkpoints, resumption."""
+
+from depositum.runs.build import build_problem, build_simulator
+from depositum.runs.config import Config, apply_override, dump, load, parse
+from depositum.runs.execute import RunResult, execute
+from depositum.runs.folder import RunFolder
+
+__all__ = [
+    "Config",
+    "RunFolder",
+    "RunResult",
+    "apply_override",
+    "build_problem",
+    "build_simulator",
+    "dump",
+    "execute",
+    "load",
+    "parse",
+]

@@ -1,0 +1,95 @@
+"""Checkpoints: a run's whole state in one safetensors file, the one before kept until the new one is whole.
+
+The file is a function of the run alone (no times, no paths), so that a resumed run ends in the same bytes.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from depositum.engines import Costs, Divergence, Snapshot
+from depositum.errors import RunError
+
+CURRENT, PREVIOUS = "state.safetensors", "state.previous.safetensors"
+
+
+class Latest(NamedTuple):
+    """The newest whole checkpoint of a folder, and a sentence if it is not the one that should have been."""
+
+    snapshot: Snapshot
+    path: Path
+    problem: str | None = None
+
+
+def write(folder: Path, snapshot: Snapshot) -> None:
+    """Write the current checkpoint; what was current becomes the previous one."""
+    about = {
+        "iteration": snapshot.t,
+        "costs": asdict(snapshot.costs),
+        "seeds": list(snapshot.seeds),
+        "diverged": [list(d) for d in snapshot.diverged.values()],
+    }
+    # One metadata key only: the library writes several in no fixed order.
+    part = write_part(folder / CURRENT, snapshot.tensors, {"depositum": json.dumps(about, sort_keys=True)})
+    current = folder / CURRENT
+    if current.exists():
+        current.replace(folder / PREVIOUS)
+    part.replace(current)
+
+
+def write_part(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> Path:
+    """Write tensors beside `path`, to be put in its place once they are safely on disk; return where they are."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        save_file(tensors, part, metadata=metadata)
+        # The library makes files for their owner alone; these are as readable as any file a person makes.
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: cannot be written ({error})") from None
+    return part
+
+
+def read(path: Path) -> Snapshot:
+    """Read one checkpoint file; a broken one is a RunError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["depositum"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if "x" not in tensors:
+            raise ValueError("it holds no models x")
+        return Snapshot(
+            seeds=tuple(about["seeds"]),
+            t=about["iteration"],
+            costs=Costs(**about["costs"]),
+            tensors=tensors,
+            diverged={d[0]: Divergence(*d) for d in about["diverged"]},
+        )
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{path}: is no whole checkpoint ({error})") from None
+
+
+def read_latest(folder: Path) -> Latest | None:
+    """The newest whole checkpoint; None if there is none at all. Nothing is written or removed."""
+    problem = None
+    for path in (folder / CURRENT, folder / PREVIOUS):
+        if not path.exists():
+            continue
+        try:
+            snapshot = read(path)
+        except RunError as error:
+            problem = problem or str(error)
+            continue
+        return Latest(snapshot, path, problem)
+    if problem:
+        raise RunError(f"{problem}, and there is no earlier one; remove the folder to begin anew")
+    return None

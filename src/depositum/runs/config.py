@@ -1,0 +1,294 @@
+"""The configuration of a run: a TOML file, checked in full before any work.
+
+Every key has a default that is written out in a run's own `config.toml`. Whatever is chosen by name (a dataset, a
+topology, a regularizer, …) follows the grammar of `depositum.registry`.
+"""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from depositum import data, models, networks, regularizers
+from depositum.algorithms import Algorithm, algorithm
+from depositum.engines import EngineSettings
+from depositum.errors import ConfigError, DataError, listing, nearest
+from depositum.metrics import MetricSettings
+from depositum.networks import Network
+from depositum.problem import LOSSES, Weighting
+from depositum.problem.precision import resolve
+from depositum.regularizers import Regularizer
+
+Named = str | dict[str, Any]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ProblemSection(Section):
+    """What is minimised, and whose data it is."""
+
+    dataset: Named = "digits"
+    model: Named = "linear"
+    loss: str | None = None
+    clients: int = 10
+    partition: Named | None = None
+    partition_seed: int | None = None
+    weighting: Weighting = "uniform"
+    regularizer: Named | list[dict[str, Any]] = "zero"
+    beta: float = 1e-5
+
+
+class NetworkSection(Section):
+    """Who talks to whom, and with which weights."""
+
+    topology: Named = "ring"
+    mixing: Named = "metropolis"
+
+
+class AlgorithmSection(BaseModel):
+    """The method's name; its hyper-parameters stand beside it and are the method's own."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    name: str = "depositum"
+
+
+class RunSection(Section):
+    """How long, how often, on what."""
+
+    steps: int = 500
+    period: int = 1
+    batch_size: int | Literal["full"] = 32
+    seeds: list[int] = [0]
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    backend: Literal["auto", "loop", "vmap"] = "auto"
+    evaluate_every: int = 10
+    checkpoint_every: int = 100
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _one_seed(cls, value: Any) -> Any:
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class MetricsSection(Section):
+    """Which costly measures, how often."""
+
+    costly_every: int = 0
+    alpha: float | None = None
+    smoothness: float | Literal["measure"] | None = None
+
+
+class Config(Section):
+    """A run, in full."""
+
+    problem: ProblemSection = ProblemSection()
+    network: NetworkSection = NetworkSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    run: RunSection = RunSection()
+    metrics: MetricsSection = MetricsSection()
+
+    # What the sections make; each checks what it is given
+
+    def make_algorithm(self) -> Algorithm:
+        return algorithm(self.algorithm.name, **(self.algorithm.model_extra or {}))
+
+    def make_network(self, base: Path | None = None) -> Network:
+        return networks.build(self.network.topology, self.network.mixing, self.problem.clients, base)
+
+    def make_regularizer(self) -> Regularizer:
+        return regularizers.build(self.problem.regularizer, key="problem.regularizer")
+
+    def engine_settings(self) -> EngineSettings:
+        return EngineSettings(self.run.device, self.run.dtype, self.run.precision, self.run.backend)
+
+    def check(self, base: Path | None = None) -> None:
+        """Refuse whatever can be refused before data is loaded."""
+        problem, run = self.problem, self.run
+        _at_least("problem.clients", problem.clients, 1)
+        _at_least("run.steps", run.steps, 0)
+        for key in ("period", "evaluate_every", "checkpoint_every"):
+            _at_least(f"run.{key}", getattr(run, key), 1)
+        if run.batch_size != "full":
+            _at_least("run.batch_size", run.batch_size, 1)
+        if not run.seeds or len(set(run.seeds)) < len(run.seeds) or not all(map(_is_seed, run.seeds)):
+            raise ConfigError(
+                "run.seeds", f"{run.seeds} given; it must be a list of different whole numbers from 0 to 2⁶³ − 1"
+            )
+        if problem.partition_seed is not None and not _is_seed(problem.partition_seed):
+            raise ConfigError(
+                "problem.partition_seed", f"{problem.partition_seed} given; it must be a whole number from 0 to 2⁶³ − 1"
+            )
+        if problem.beta < 0:
+            raise ConfigError("problem.beta", f"{problem.beta!r} given; it must be a number ≥ 0")
+        if problem.loss is not None:
+            LOSSES.parse(problem.loss, "problem.loss")
+        try:
+            data.check(problem.dataset, "problem.dataset", base, problem.clients)
+        except DataError as error:
+            raise DataError(f"problem.dataset: {error}") from None
+        if problem.partition is not None:
+            data.PARTITIONS.parse(problem.partition, "problem.partition")
+        models.check(problem.model, "problem.model", base)
+        method = self.make_algorithm()
+        regularizer = self.make_regularizer()
+        method.check(run.period, problem.beta * regularizer.rho)
+        self._check_metrics(problem.beta * regularizer.rho)
+        self.make_network(base)
+        resolve(run.precision, getattr(torch, run.dtype), self.engine_settings().resolve_device())
+
+    def _check_metrics(self, prox_modulus: float) -> None:
+        metrics, stride = self.metrics, self.run.evaluate_every
+        given = None if metrics.smoothness == "measure" else metrics.smoothness
+        MetricSettings(metrics.costly_every, metrics.alpha, given)
+        if metrics.costly_every % stride:
+            raise ConfigError(
+                "metrics.costly_every",
+                f"{metrics.costly_every} given; it must be a multiple of run.evaluate_every = {stride} (0: never)",
+            )
+        if metrics.alpha is not None and metrics.alpha * prox_modulus >= 1:
+            raise ConfigError(
+                "metrics.alpha",
+                f"{metrics.alpha:g} given; G^α needs αβρ < 1, so it must be below {1 / prox_modulus:g}",
+            )
+
+    def complete(self) -> dict[str, Any]:
+        """Everything that makes the run, every default written out (a key whose default is "not set" is left out)."""
+        table = self.model_dump(exclude_none=True)
+        method = self.make_algorithm()
+        hyper = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+        table["algorithm"] = {"name": self.algorithm.name, **{k: v for k, v in hyper.items() if v is not None}}
+        return table
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(key, f"{value} given; it must be a whole number ≥ {least}")
+
+
+def _is_seed(value: int) -> bool:
+    return 0 <= value < 1 << 63
+
+
+def parse(table: Mapping[str, Any]) -> Config:
+    """A configuration from a plain table, with a person's mistakes said in one line."""
+    try:
+        return Config.model_validate(table)
+    except ValidationError as error:
+        raise _one_line(error) from None
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file, apply `key=value` overrides, and check it in full."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(str(path), "no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(path), f"is not valid TOML: {error}") from None
+    for override in overrides:
+        apply_override(table, override)
+    config = parse(_with_absolute_paths(table, path.parent))
+    config.check(path.parent)
+    return config
+
+
+def _with_absolute_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
+    """The table with a person's own files named in full, so that a run's `config.toml` means the same anywhere."""
+    for section, key in (("problem", "dataset"), ("network", "topology"), ("network", "mixing")):
+        inside = table.get(section)
+        if not isinstance(inside, dict):
+            continue  # refused when it is parsed
+        value = inside.get(key)
+        if isinstance(value, str) and (base / value.replace("{client}", "0")).exists() and value not in data.DATASETS:
+            inside[key] = str((base / value).resolve())
+    return table
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
+    """Set one key of a table from `section.key=value`; the value is read as TOML, or else as a plain word.
+
+    >>> table = {}
+    >>> apply_override(table, "algorithm.alpha=0.1"); apply_override(table, "problem.partition={dirichlet=0.5}")
+    >>> apply_override(table, "network.topology=star"); table
+    {'algorithm': {'alpha': 0.1}, 'problem': {'partition': {'dirichlet': 0.5}}, 'network': {'topology': 'star'}}
+    """
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or len(parts) < 2 or not all(parts):
+        raise ConfigError("--set", f"{override!r} given; it must be section.key=value, as in algorithm.alpha=0.1")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    place = table
+    for part in parts[:-1]:
+        inner = place.setdefault(part, {})
+        if not isinstance(inner, dict):
+            inner = place[part] = {}
+        place = inner
+    place[parts[-1]] = value
+
+
+def dump(config: Config) -> str:
+    """The complete configuration as TOML."""
+    return tomli_w.dumps(config.complete())
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys `section.key` in which two complete tables differ, with both values (None: not set)."""
+    out = {}
+    for section in sorted({*a, *b}):
+        one, two = a.get(section, {}), b.get(section, {})
+        for key in sorted({*one, *two}):
+            if one.get(key) != two.get(key):
+                out[f"{section}.{key}"] = (one.get(key), two.get(key))
+    return out
+
+
+#: What pydantic's types of error ask for, in a person's words.
+_ASKED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text in quotes",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
+
+
+def _one_line(error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    # Alternatives of a union have a location of their own; the key a person wrote is the first two parts.
+    location = [str(part) for part in first["loc"][:2]]
+    key, value = ".".join(location), first["input"]
+    if first["type"] == "extra_forbidden":
+        section = Config.model_fields.get(location[0])
+        kind = section.annotation if section is not None else None
+        known = list(
+            kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else Config.model_fields
+        )
+        what = "key" if len(location) > 1 else "section"
+        return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
+    alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
+    asked = dict.fromkeys(
+        str(e.get("ctx", {}).get("expected") or _ASKED.get(e["type"], e["msg"])) for e in alternatives
+    )
+    names = [name for text in asked for name in re.findall(r"'([^']*)'", text)]
+    near = nearest(value, names) if isinstance(value, str) else ""
+    return ConfigError(key, f"{value!r} given; it must be {' or '.join(asked)}{near}")

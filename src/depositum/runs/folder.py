@@ -1,0 +1,176 @@
+"""A run's folder: `config.toml`, `history.csv`, `consensus.csv`, checkpoints and the averaged models."""
+
+import csv
+import io
+import os
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from depositum.errors import ConfigError, RunError
+from depositum.metrics import COLUMNS, COSTLY, History, MetricSettings
+from depositum.metrics.history import AVERAGED
+from depositum.runs import checkpoint
+from depositum.runs.checkpoint import Latest
+from depositum.runs.config import Config, differences, dump, parse
+
+#: Keys that may change when a run goes on: they say how long and where, not what.
+FREE = ("run.steps", "run.checkpoint_every", "run.device")
+TRACE = ("seed", "iteration", "consensus_x")
+WHOLE = ("seed", "iteration", "phases")
+#: What a file is called until it is whole.
+PART = ".part"
+
+
+class RunFolder:
+    """Files of one run. Nothing that is not a run's own is ever written over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.toml"
+
+    def check(self, config: Config) -> None:
+        """Refuse a folder that cannot be written to, or that holds something else or another run; nothing is written.
+
+        What may differ from the run that is there is `FREE`.
+        """
+        path = self.path
+        existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not existing.is_dir():
+            what = "is a file" if existing == path else f"cannot be made, since {existing} is a file"
+            raise RunError(f"--out {path}: {what}; it must be a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise RunError(f"--out {path}: cannot be written to (no permission in {existing})")
+        if not path.exists():
+            return
+        if not self.config_path.exists():
+            if any(not file.name.endswith(PART) for file in path.iterdir()):
+                raise RunError(f"--out {path}: is not empty and holds no run; choose another folder")
+            return
+        for key, (old, new) in differences(self._config_there(), tomllib.loads(dump(config))).items():
+            if key not in FREE:
+                raise RunError(
+                    f"--out {path}: holds another run ({key} is {_said(old)} there and {_said(new)} here); "
+                    "choose another folder"
+                )
+
+    def _config_there(self) -> dict[str, Any]:
+        """The complete configuration of the run in the folder."""
+        try:
+            return tomllib.loads(dump(parse(tomllib.loads(self.config_path.read_text(encoding="utf-8")))))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, ConfigError) as error:
+            raise RunError(f"--out {self.path}: its config.toml is no run's ({error}); choose another folder") from None
+
+    def history(self) -> History:
+        """The records that the folder holds."""
+        return History(_read(self.path / "history.csv"))
+
+    def begin(self, config: Config, latest: Latest | None) -> History:
+        """Make a checked folder ready for a run that begins, or that goes on from `latest`; return its history so far.
+
+        The history is that of a run of this length which never stopped. So rows after the checkpoint go, and of a
+        run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
+        """
+        until = latest.snapshot.t if latest else -1
+        every, metrics = config.run.evaluate_every, MetricSettings(config.metrics.costly_every)
+        history = History(
+            _without_costly(record, keep=metrics.costly_at(record["iteration"], last=False))
+            for record in _read(self.path / "history.csv")
+            if record["iteration"] <= until and record["iteration"] % every == 0
+        )
+        trace = [record for record in _read(self.path / "consensus.csv") if record["iteration"] <= until]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"--out {self.path}: cannot be written to ({error.strerror})") from None
+        self._write("config.toml", dump(config))
+        if latest and latest.path.name != checkpoint.CURRENT:
+            # A broken file must not become the previous checkpoint, and push out the whole one, at the next.
+            latest.path.replace(self.path / checkpoint.CURRENT)
+        self._write("history.csv", _csv(COLUMNS, history.records, header=True))
+        self._write("consensus.csv", _csv(TRACE, trace, header=True))
+        return history
+
+    def append_history(self, records: Iterable[dict[str, Any]]) -> None:
+        self._append("history.csv", _csv(COLUMNS, records))
+
+    def append_trace(self, errors: Iterable[tuple[int, int, float]]) -> None:
+        self._append("consensus.csv", _csv(TRACE, (dict(zip(TRACE, row, strict=True)) for row in errors)))
+
+    def write_model(self, model: nn.Module, seed: int, first: bool) -> None:
+        """The averaged model of a seed, by parameter name: the first seed's is `model.safetensors`."""
+        path = self.path / ("model.safetensors" if first else f"model.seed-{seed}.safetensors")
+        tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
+        checkpoint.write_part(path, tensors).replace(path)
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file whole or not at all."""
+        part = self.path / f"{name}{PART}"
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(self.path / name)
+        except OSError as error:
+            raise RunError(f"--out {self.path}: {name} cannot be written ({error.strerror})") from None
+
+    def _append(self, name: str, text: str) -> None:
+        try:
+            with (self.path / name).open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                # The rows up to a checkpoint must be there whenever the checkpoint is.
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path / name}: cannot be written ({error.strerror})") from None
+
+
+def read_history(path: Path) -> pd.DataFrame:
+    """The history of a run's folder, as a table."""
+    file = path / "history.csv"
+    if not file.exists():
+        raise RunError(f"{path}: holds no run (there is no history.csv)")
+    records = _read(file)
+    if not records:
+        raise RunError(f"{path}: its history is empty")
+    return pd.DataFrame(records, columns=list(COLUMNS))
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _without_costly(record: dict[str, Any], keep: bool) -> dict[str, Any]:
+    """A record without the costly measures unless they are kept, and without running means: they are made anew."""
+    gone = {f"{name}_mean" for name in AVERAGED} | (set() if keep else set(COSTLY))
+    return {k: v for k, v in record.items() if k not in gone}
+
+
+def _csv(columns: tuple[str, ...], records: Iterable[dict[str, Any]], header: bool = False) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Records of a CSV file; a last line cut off by a kill is left out (its iteration is run again)."""
+    if not path.exists():
+        return []
+    whole, newline, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    out = []
+    for row in csv.DictReader(io.StringIO(whole + newline)):
+        if None in row.values() or None in row:
+            continue
+        try:
+            out.append({k: int(v) if k in WHOLE else float(v) for k, v in row.items() if v != ""})
+        except ValueError:
+            continue
+    return [row for row in out if "seed" in row and "iteration" in row]

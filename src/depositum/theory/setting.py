@@ -1,0 +1,57 @@
+"""The numbers that the paper's theory speaks of."""
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from depositum.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One run, as Theorem 1 sees it: the problem, the network and the algorithm's parameters.
+
+    >>> ring = Setting(n=10, lam=0.8727, period=5, beta=1e-5, rho=0.0, gamma=0.5, alpha=0.05, L=3.5, sigma2=4.0,
+    ...                batch_size=64, steps=500, gap=0.7)
+    >>> ring.T
+    499
+    """
+
+    n: int  #: clients
+    lam: float  #: λ = ‖W − J‖, in [0, 1); below 1e-12 it counts as 0
+    period: int  #: T0, iterations from one exchange to the next
+    beta: float  #: β, the weight of the regularizer
+    rho: float  #: ρ, its weak-convexity modulus; 0 for a convex one
+    gamma: float  #: γ, the momentum, in [0, 1)
+    alpha: float  #: α, the stepsize
+    L: float  #: the gradients of every f_i are L-Lipschitz
+    sigma2: float  #: σ², the variance of one sample's gradient; 0 with full gradients
+    batch_size: int  #: B
+    steps: int  #: T + 1, the iterations t = 0 … T that a run of `steps` takes
+    gap: float  #: φ(x0) − φ*, or an upper bound on it
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            allowed, fits = self._range(field.name, value)
+            if not (isfinite(value) and fits):
+                raise ConfigError(field.name, f"{value!r} given; it must be {allowed}")
+
+    @staticmethod
+    def _range(name: str, value: float) -> tuple[str, bool]:
+        if name in ("n", "period", "batch_size", "steps"):
+            return "a whole number, at least 1", value >= 1 and value % 1 == 0
+        if name in ("lam", "gamma"):
+            return "in [0, 1)", 0 <= value < 1
+        if name in ("alpha", "L"):
+            return "above 0", value > 0
+        return "at least 0", value >= 0
+
+    @property
+    def T(self) -> int:
+        """The last iteration: sums "from 0 to T" have `steps` terms."""
+        return self.steps - 1
+
+    @property
+    def expansion(self) -> float:
+        """αβρ: the prox expands distances by at most 1/(1 − αβρ)."""
+        return self.alpha * self.beta * self.rho

@@ -1,0 +1,79 @@
+"""The layout is the architecture: a part imports only the parts above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import depositum
+
+ROOT = Path(depositum.__file__).parent
+#: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
+FOUNDATIONS = ("errors", "registry", "layout", "randomness")
+ORDER = (
+    "regularizers",
+    "networks",
+    "data",
+    "models",
+    "problem",
+    "algorithms",
+    "metrics",
+    "engines",
+    "theory",
+    "runs",
+    "report",
+    "fit",
+    "cli",
+)
+#: Parts that know nothing of some part that stands before them.
+BLIND = {
+    "algorithms": {"regularizers", "networks", "data", "models", "problem"},
+    "theory": set(ORDER) - {"theory"},
+    "networks": {"regularizers"},
+    "data": {"regularizers", "networks"},
+    "models": {"regularizers", "networks", "data"},
+    "problem": {"networks", "models"},
+}
+
+
+def imported_parts(part: str) -> set[str]:
+    """The parts of the package that a part's files import, wherever in the file."""
+    path = ROOT / part
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    found = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("depositum."):
+                found.add(node.module.split(".")[1])
+            elif isinstance(node, ast.ImportFrom) and node.module == "depositum":
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("depositum.")}
+    return found - {part, "__version__"}
+
+
+@pytest.mark.parametrize("part", ORDER)
+def test_a_part_imports_only_parts_above_it(part: str) -> None:
+    """An import the other way round would make the parts one lump."""
+    allowed = {*FOUNDATIONS, *ORDER[: ORDER.index(part)]} - BLIND.get(part, set())
+    assert imported_parts(part) <= allowed
+
+
+@pytest.mark.parametrize("part", FOUNDATIONS)
+def test_foundations_stand_alone(part: str) -> None:
+    assert imported_parts(part) <= set(FOUNDATIONS)
+
+
+def test_every_part_is_in_the_order() -> None:
+    """A new folder or file of the package must take its place here and in docs/architecture.md."""
+    parts = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__", "__main__"} == {*FOUNDATIONS, *ORDER}
+
+
+def test_no_pickle_anywhere() -> None:
+    """Nothing that is loaded can run code: no pickle, no torch.load."""
+    for file in ROOT.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "import pickle" not in text, file
+        assert "torch.load" not in text, file
+        assert "allow_pickle=True" not in text, file

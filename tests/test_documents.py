@@ -1,0 +1,48 @@
+"""What the documents say is true: their code runs, their links lead somewhere, their configurations are accepted."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from depositum.runs import load, parse
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_readme_s_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The ten lines a newcomer copies first."""
+    (code,) = blocks(ROOT / "README.md", "python")
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["result"].history["train_loss"].iloc[-1] < names["result"].history["train_loss"].iloc[0]
+
+
+def test_the_readme_s_configuration_is_the_demo_s() -> None:
+    """Shown and shipped must not part ways."""
+    (shown,) = blocks(ROOT / "README.md", "toml")
+    config = parse(tomllib.loads(shown))
+    config.check()
+    demo = load(ROOT / "examples" / "demo.toml")
+    assert config.problem == demo.problem
+    assert config.algorithm == demo.algorithm
+    assert config.run.steps == demo.run.steps
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
+def test_every_example_is_accepted(example: Path) -> None:
+    load(example)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"

@@ -1,0 +1,341 @@
+"""`depositum.fit`: a person's own model and data, in one call."""
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from torch import nn
+
+import depositum as dp
+from depositum.metrics import COLUMNS
+
+
+def data(clients=4, size=30, features=5, classes=3, seed=0):
+    """Linearly separable but for noise; every client has its own share of the classes."""
+    rng = np.random.default_rng(seed)
+    truth = rng.standard_normal((features, classes))
+    pairs = []
+    for i in range(clients):
+        x = rng.standard_normal((size + i, features)) + 0.2 * i
+        pairs.append((torch.tensor(x, dtype=torch.float32), torch.tensor((x @ truth).argmax(1))))
+    return pairs
+
+
+def quick(model=None, clients=None, **settings):
+    settings = {"steps": 12, "evaluate_every": 4, "progress": False, "batch_size": 8, "device": "cpu", **settings}
+    torch.manual_seed(0)
+    return dp.fit(model or nn.Linear(5, 3), data() if clients is None else clients, **settings)
+
+
+def same_state(a, b):
+    return all(torch.equal(a.state[k], b.state[k]) for k in a.state)
+
+
+def test_a_few_lines_train_a_model():
+    """The lines of the README: accuracy far above chance, and the history knows it."""
+    clients, test = data(clients=6), data(clients=1, size=300)[0]
+    torch.manual_seed(0)
+    result = dp.fit(
+        nn.Linear(5, 3),
+        clients,
+        network=dp.ring(6),
+        regularizer=dp.MCP(lam=1.0, theta=5.0),
+        beta=1e-3,
+        algorithm=dp.Depositum(alpha=0.3, gamma=0.5),
+        period=5,
+        batch_size=16,
+        steps=200,
+        test=test,
+        progress=False,
+    )
+    with torch.no_grad():
+        accuracy = (result.model(test[0]).argmax(1) == test[1]).double().mean().item()
+    assert accuracy > 0.85
+    last = result.history.iloc[-1]
+    assert last.test_accuracy == pytest.approx(accuracy, abs=1e-12)
+    assert last.train_loss < 0.5 * result.history.iloc[0].train_loss
+    assert result.diverged is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_comes_back(dtype):
+    """Model, history, consensus and state, in the shapes that are promised."""
+    result = quick(dtype=dtype)
+    kind = getattr(torch, dtype)
+    assert set(result.state) == {"x", "y", "nu"}
+    assert all(z.shape == (4, 18) and z.dtype == kind for z in result.state.values())
+    assert isinstance(result.history, pd.DataFrame)
+    assert list(result.history.columns) == list(COLUMNS)
+    assert result.history.iteration.tolist() == [0, 4, 8, 12]
+    assert result.history.test_loss.isna().all()
+    assert result.consensus.index.tolist() == list(range(1, 13))
+    assert result.consensus[12] == pytest.approx(result.history.consensus_x.iloc[-1])
+    mean = result.state["x"].mean(0)
+    assert torch.equal(torch.cat([p.detach().flatten() for p in result.model.parameters()]), mean)
+    assert {p.dtype for p in result.model.parameters()} == {kind}
+    assert type(result.model) is nn.Linear
+
+
+def test_nesterov_has_one_variable_more():
+    assert set(quick(algorithm=dp.Depositum(momentum="nesterov")).state) == {"x", "y", "nu", "mu"}
+
+
+def test_the_model_passed_is_the_start_and_is_left_alone():
+    """Parameters, buffers, mode and gradients of the person's own module; its copy learns, batch norm and all."""
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))
+    before = copy.deepcopy(model.state_dict())
+    result = quick(model)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert all(p.grad is None for p in model.parameters())
+    assert model.training
+    assert result.model.training
+    for name, tensor in result.model.state_dict().items():
+        assert not torch.equal(tensor, before[name])
+
+
+def test_zero_steps_is_the_start():
+    model = nn.Linear(5, 3)
+    result = quick(model, steps=0)
+    for name, tensor in result.model.state_dict().items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=1e-6, atol=0)
+    assert result.history.iteration.tolist() == [0]
+    assert len(result.consensus) == 0
+    assert torch.equal(result.state["x"], result.state["x"][:1].expand(4, -1))
+
+
+def test_seeds_decide():
+    """The same call twice is the same to the bit, whatever torch's own generator does; another seed is another run."""
+    one = quick(seed=3)
+    torch.rand(7)
+    assert same_state(one, quick(seed=3))
+    assert not same_state(one, quick(seed=4))
+    pd.testing.assert_frame_equal(
+        one.history.drop(columns="seconds"), quick(seed=3).history.drop(columns="seconds"), check_exact=True
+    )
+
+
+def test_arrays_and_tensors_are_alike():
+    """NumPy, tensors or lists, 32-bit labels or 64-bit ones, a tuple or a list of the two."""
+    clients = data()
+    arrays = [(x.numpy(), y.numpy().astype(np.int32)) for x, y in clients]
+    lists = [[x.tolist(), y.tolist()] for x, y in clients]
+    expected = quick(clients=clients)
+    assert same_state(expected, quick(clients=arrays))
+    assert same_state(expected, quick(clients=lists))
+
+
+def test_data_are_not_written_to():
+    clients = data()
+    before = copy.deepcopy(clients)
+    quick(clients=clients)
+    for (x, y), (old_x, old_y) in zip(clients, before, strict=True):
+        assert torch.equal(x, old_x)
+        assert torch.equal(y, old_y)
+
+
+def test_callbacks_are_asked_at_their_moments():
+    """In order: start, every step, evaluations with their records, checkpoints, the end."""
+
+    class Diary(dp.Callback):
+        def __init__(self):
+            self.entries = []
+
+        def on_start(self, loop):
+            self.entries.append("start")
+
+        def on_step(self, loop):
+            self.entries.append(loop.t)
+
+        def on_evaluation(self, loop, records):
+            self.entries.append(("evaluated", records[0]["iteration"]))
+
+        def on_end(self, loop):
+            self.entries.append("end")
+
+    diary = Diary()
+    quick(steps=3, evaluate_every=2, callbacks=[diary])
+    assert diary.entries == ["start", ("evaluated", 0), 1, 2, ("evaluated", 2), 3, ("evaluated", 3), "end"]
+
+
+def test_costly_measures_on_request():
+    """Stationarity and its companions at their stride; s where L is given."""
+    result = quick(
+        regularizer=dp.L1(), beta=1e-3, metrics=dp.MetricSettings(costly_every=8, smoothness=1.0), test=data()[0]
+    )
+    assert result.history.stationarity.notna().tolist() == [True, False, True, True]
+    for column in ("gradient_error", "s", "zeta2", "client_accuracy_mean", "client_accuracy_worst"):
+        assert result.history[column].notna().tolist() == [True, False, True, True]
+    last = result.history.iloc[-1]
+    assert last.client_accuracy_worst <= last.client_accuracy_mean
+
+
+def test_full_gradients_reach_the_solution_of_ridge_regression():
+    """A regression problem from end to end: the minimiser scikit-learn finds, at every client."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 4))
+    y = x @ rng.standard_normal(4) + 0.1 * rng.standard_normal(60)
+    clients = [(x[k : k + 15], y[k : k + 15]) for k in range(0, 60, 15)]
+    beta = 0.1
+    result = dp.fit(
+        nn.Linear(4, 1, bias=False),
+        clients,
+        network=dp.complete(4),
+        regularizer=dp.SquaredL2(),
+        beta=beta,
+        algorithm=dp.Depositum(alpha=0.3, gamma=0.3),
+        batch_size="full",
+        steps=400,
+        evaluate_every=100,
+        dtype="float64",
+        progress=False,
+        test=clients[0],
+    )
+    solution = Ridge(alpha=beta * 60, fit_intercept=False, tol=1e-12).fit(x, y).coef_
+    np.testing.assert_allclose(result.state["x"].numpy(), np.tile(solution, (4, 1)), atol=1e-8)
+    assert result.history.test_accuracy.isna().all()
+    assert result.history.test_loss.notna().all()
+    assert result.history.consensus_x.iloc[-1] < 1e-16
+
+
+def test_sample_shares_weigh_the_loss():
+    """One large client and one small: by sample shares, the recorded loss is the mean over all samples."""
+    clients = [data(1, 90)[0], data(1, 10, seed=1)[0]]
+    model = nn.Linear(5, 3)
+    pooled = quick(model, clients, steps=0, weighting="samples").history.train_loss[0]
+    uniform = quick(model, clients, steps=0).history.train_loss[0]
+    with torch.no_grad():
+        losses = [nn.functional.cross_entropy(model(x), y, reduction="none") for x, y in clients]
+    assert pooled == pytest.approx(torch.cat(losses).mean().item(), rel=1e-6)
+    assert uniform == pytest.approx((losses[0].mean() + losses[1].mean()).item() / 2, rel=1e-6)
+    assert abs(pooled - uniform) > 1e-3
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_few_clients(clients):
+    """One client has nobody to talk to, two have each other."""
+    result = quick(clients=data(clients))
+    assert result.state["x"].shape == (clients, 18)
+    assert np.isfinite(result.history.train_loss).all()
+
+
+def test_a_persons_autocast_does_not_reach_in():
+    """Inside `torch.autocast` a float32 run is a float32 run: else mixing itself would be in bf16."""
+    expected = quick()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same_state(quick(), expected)
+
+
+def test_no_grad_around_changes_nothing():
+    expected = quick()
+    with torch.no_grad():
+        assert same_state(quick(), expected)
+
+
+def test_bf16_runs_and_differs_slightly():
+    expected, reduced = quick(), quick(precision="bf16")
+    difference = float((expected.state["x"] - reduced.state["x"]).norm() / expected.state["x"].norm())
+    assert 1e-6 < difference < 0.05
+    assert reduced.state["x"].dtype == torch.float32
+
+
+def test_divergence_is_said_and_the_last_finite_state_kept():
+    clients = [(x, x[:, :1] ** 2) for x, _ in data()]
+    result = quick(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60)
+    assert result.diverged is not None
+    assert result.diverged.seed == 0
+    assert all(torch.isfinite(z).all() for z in result.state.values())
+    assert all(torch.isfinite(p).all() for p in result.model.parameters())
+
+
+def test_progress_goes_nowhere_when_it_is_off(capsys):
+    quick()
+    out, err = capsys.readouterr()
+    assert out == err == ""
+
+
+X, Y = torch.randn(6, 5), torch.arange(6) % 3
+NAN = X.clone()
+NAN[4, 2] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], r"clients: no client given; it must be a list of \(inputs, targets\), one per client"),
+        ((X, Y), r"clients\[0\]: a Tensor given; it must be a pair \(inputs, targets\)"),
+        ([(X, Y), (X,)], r"clients\[1\]: a tuple given; it must be a pair"),
+        ([(X, Y), (X, Y[:5])], r"clients\[1\]: 6 inputs but 5 targets"),
+        ([(X, Y), (X[:0], Y[:0])], r"clients\[1\]: has no samples; every client needs at least one"),
+        ([(X, Y), (NAN, Y)], r"clients\[1\]: inputs of sample 4 are not finite"),
+        ([(X, Y / Y)], r"clients\[0\]: targets of sample 0 are not finite"),
+        (
+            [(X, Y), (X[:, :4], Y)],
+            r"clients\[1\]: inputs have shape \(4,\) per sample, but those of clients\[0\] \(5,\)",
+        ),
+        ([(X, Y), (X, Y[:, None])], r"clients\[1\]: targets have shape \(1,\) per sample"),
+        (
+            [(X, Y), (X, Y.float())],
+            r"clients\[1\]: targets are torch.float32, but those of clients\[0\] are torch.int64",
+        ),
+        ([(np.array(["a", "b"]), Y[:2])], r"clients\[0\]: must be two arrays of numbers"),
+        ([(1.0, 2.0)], r"clients\[0\]: must be arrays of samples, not single numbers"),
+        ([(X, Y + 1)], r"problem.model: it has 3 outputs, but there is a label 3; labels are 0 … 2"),
+        ([(X[:, :4], Y)], r"problem.model: fails on \[2, 4\] of torch.float32"),
+        ([(X.to(torch.uint8), Y)], r"problem.model: fails on \[2, 5\] of torch.uint8"),
+        (
+            [(X, Y.float())],
+            r"loss: 'mse' fails on outputs \[2, 3\] of torch.float32 and targets \[2\] of torch.float32",
+        ),
+    ],
+)
+def test_wrong_clients(clients, message):
+    """Which client, what was given and what it must be, in one line, before any work."""
+    with pytest.raises(dp.ConfigError, match=message) as error:
+        quick(clients=clients)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": dp.ring(5)}, "network: it has 5 clients, but the problem has 4"),
+        ({"network": "ring"}, r"network: 'ring' given; it must be of type Network, such as dp.ring\(10\)"),
+        ({"algorithm": "depositum"}, "algorithm: 'depositum' given; it must be of type Algorithm"),
+        ({"regularizer": "l1", "beta": 1.0}, r"regularizer: 'l1' given; it must be of type Regularizer, such as dp.L1"),
+        ({"regularizer": dp.L1()}, r"beta: missing; L1\(\) is weighted by it"),
+        ({"beta": -1.0}, "problem.beta: -1.0 given"),
+        ({"regularizer": dp.MCP(), "beta": 200.0}, "algorithm.alpha: αβρ = .* single-valued only for αβρ < 1"),
+        ({"test": (X[:, :3], Y)}, r"test: inputs have shape \(3,\) per sample"),
+        ({"test": (X, Y.float())}, "test: targets are torch.float32"),
+        ({"test": (X, Y + 2)}, "problem.model: it has 3 outputs, but there is a label 3"),
+        ({"loss": "cross-entropi"}, "problem.loss: .* did you mean 'cross-entropy'"),
+        ({"loss": lambda o, y: nn.functional.cross_entropy(o, y)}, "loss: .* one value per sample"),
+        ({"weighting": "size"}, "problem.weighting: 'size' given; it can be 'uniform' or 'samples'"),
+        ({"batch_size": 0}, "run.batch_size: 0 given"),
+        ({"batch_size": "all"}, "run.batch_size: 'all' given; it must be a whole number ≥ 1, or 'full'"),
+        ({"period": 0}, "run.period: 0 given"),
+        ({"steps": -1}, "run.steps: -1 given"),
+        ({"evaluate_every": 0}, "run.evaluate_every: 0 given"),
+        ({"seed": 1.5}, "seed: 1.5 given; it must be a whole number"),
+        ({"dtype": "float16"}, "dtype: 'float16' given; it can be 'float32' or 'float64'"),
+        ({"precision": "fp16"}, "run.precision: 'fp16' given"),
+        ({"precision": "bf16", "dtype": "float64"}, "run.precision: 'bf16' given with dtype float64"),
+        ({"device": "gpu"}, "run.device: 'gpu' given"),
+        ({"model": torch.tanh}, "model: a builtin_function_or_method given; it must be a torch.nn.Module"),
+        ({"model": nn.ReLU()}, "problem.model: the model has no trainable parameters"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    """Each its own message, before any work."""
+    with pytest.raises(dp.ConfigError, match=message) as error:
+        quick(**settings)
+    assert "\n" not in str(error.value)
+
+
+def test_beta_zero_switches_the_regularizer_off():
+    """Said explicitly, it is a choice."""
+    assert same_state(quick(regularizer=dp.L1(), beta=0.0), quick())

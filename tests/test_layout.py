@@ -1,0 +1,117 @@
+"""Where parameters lie in a row."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from depositum.errors import ConfigError
+from depositum.layout import Entry, Layout
+
+shapes = st.dictionaries(
+    st.text("abc.", min_size=1, max_size=6), st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=6
+)
+
+
+def small():
+    """Weights [0, 12), biases [12, 16) of the first layer; [16, 24) and [24, 26) of the second."""
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+@settings(deadline=None, max_examples=50)
+@given(shapes)
+def test_entries_tile_the_row(shapes):
+    """In the order given, without gap or overlap, scalars included."""
+    layout = Layout.from_shapes(shapes)
+    assert layout.names == list(shapes)
+    assert [entry.start for entry in layout] == [0, *[entry.stop for entry in layout][:-1]]
+    assert layout.size == sum(torch.Size(shape).numel() for shape in shapes.values())
+
+
+@settings(deadline=None, max_examples=50)
+@given(shapes, st.sampled_from([(), (3,), (2, 3)]))
+def test_views_and_row_are_inverse(shapes, lead):
+    """A row split into views and joined again is itself, for a single row and for rows of any leading shape."""
+    layout = Layout.from_shapes(shapes)
+    rows = torch.randn(*lead, layout.size)
+    views = layout.views(rows)
+    for name, view in views.items():
+        assert view.shape == (*lead, *shapes[name])
+    for index in torch.cartesian_prod(*[torch.arange(k) for k in lead]).view(-1, len(lead)).tolist() if lead else [()]:
+        own = {name: view[tuple(index)] for name, view in views.items()}
+        assert torch.equal(layout.row(own), rows[tuple(index)])
+
+
+def test_views_share_memory():
+    """What is written to a view is in the row: nothing was copied."""
+    layout = Layout.of(small())
+    rows = torch.zeros(2, layout.size)
+    layout.views(rows)["2.bias"][1] = torch.tensor([5.0, 6.0])
+    assert rows[1, 24:].tolist() == [5.0, 6.0]
+    assert rows.count_nonzero() == 2
+
+
+def test_a_model_in_the_order_of_its_parameters():
+    """A row of a model's own parameters is torch's flattening, and functional_call with its views is the model."""
+    model = small()
+    layout = Layout.of(model)
+    row = layout.row(dict(model.named_parameters()))
+    assert torch.equal(row, nn.utils.parameters_to_vector(model.parameters()))
+    inputs = torch.randn(5, 3)
+    assert torch.equal(torch.func.functional_call(model, layout.views(row), (inputs,)), model(inputs))
+
+
+def test_frozen_tied_and_scalar_parameters():
+    """Frozen ones are not in a row, tied ones are in it once, a scalar takes one column."""
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(2.0))
+            self.frozen = nn.Linear(3, 3).requires_grad_(False)
+            self.encode = nn.Linear(3, 3, bias=False)
+            self.decode = nn.Linear(3, 3, bias=False)
+            self.decode.weight = self.encode.weight
+
+    layout = Layout.of(Odd())
+    assert layout.entries == (Entry("scale", (), 0), Entry("encode.weight", (3, 3), 1))
+    assert layout.size == 10
+    assert layout.views(torch.zeros(4, 10))["scale"].shape == (4,)
+
+
+def test_no_parameters_is_an_empty_row():
+    assert Layout.of(nn.ReLU()).size == 0
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ("*", ["0.weight", "0.bias", "2.weight", "2.bias"]),
+        ("*.weight", ["0.weight", "2.weight"]),
+        ("0.*", ["0.weight", "0.bias"]),
+        (["2.bias", "0.weight"], ["0.weight", "2.bias"]),
+        ("!*.bias", ["0.weight", "2.weight"]),
+        (["2.*", "!*.bias"], ["2.weight"]),
+        (["!*.bias", "2.*"], ["2.weight"]),
+        (["!0.*", "!2.bias"], ["2.weight"]),
+        ("[02].bias", ["0.bias", "2.bias"]),
+    ],
+)
+def test_select(patterns, names):
+    """The chosen columns in the row's own order, and a layout that fits them: x[:, columns] has these views."""
+    model = small()
+    layout = Layout.of(model)
+    columns, chosen = layout.select(patterns)
+    assert chosen.names == names
+    row = layout.row(dict(model.named_parameters()))
+    views = chosen.views(row[columns])
+    for name in names:
+        assert torch.equal(views[name], model.get_parameter(name))
+
+
+@pytest.mark.parametrize("patterns", ["weight", "*.WEIGHT", ["0.*", "!*"], [], "!*"])
+def test_a_choice_of_nothing_is_refused(patterns):
+    """With the names there are, so that the right pattern can be written."""
+    with pytest.raises(ConfigError, match=r"matches no parameter; there are 0\.weight, 0\.bias, 2\.weight, 2\.bias"):
+        Layout.of(small()).select(patterns)

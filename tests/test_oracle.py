@@ -1,0 +1,711 @@
+"""The oracle against plain torch: one client at a time, an `nn.Module`, `loss.backward()`."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.nn import functional as F
+
+from depositum.data import Samples
+from depositum.errors import ConfigError
+from depositum.layout import Layout
+from depositum.models import build
+from depositum.problem import Oracle, Problem, Trial, as_loss
+from depositum.regularizers import L1, MCP
+
+SIZES = (7, 4, 9)  # samples of the clients, unequal on purpose
+
+
+class Tied(nn.Module):
+    """An autoencoder-like model whose decoder is its encoder, with a scalar parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.encode = nn.Linear(6, 6, bias=False)
+        self.decode = nn.Linear(6, 6, bias=False)
+        self.decode.weight = self.encode.weight
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.scale * self.decode(torch.tanh(self.encode(x))))
+
+
+class Residual(nn.Module):
+    """A residual block with batch norm, small."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.bn1(self.conv1(x)))
+        x = torch.tanh(x + self.bn2(self.conv2(x)))
+        return self.head(x.mean((-2, -1)))
+
+
+class FunctionalDropout(nn.Module):
+    """Random without any module that says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return F.dropout(self.linear(x), 0.5, self.training)
+
+
+class Branching(nn.Module):
+    """Decides on a value, which cannot be batched over parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out if out.sum() > 0 else 2 * out
+
+
+def frozen():
+    model = build("mlp", (6,), 3, 1)
+    model.linear1.requires_grad_(False)
+    return model
+
+
+#: The input's shape, and the model.
+MODELS = {
+    "linear": ((6,), lambda: build("linear", (6,), 3, 1)),
+    "mlp": ((6,), lambda: build({"mlp": {"hidden": [5, 4]}}, (6,), 3, 1)),
+    "cnn": ((1, 32, 32), lambda: build("cnn", (1, 32, 32), 3, 1)),
+    "residual": ((1, 6, 6), Residual),
+    "tied": ((6,), Tied),
+    "frozen": ((6,), frozen),
+    "branching": ((6,), Branching),
+    "spectral": ((6,), lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))),
+}
+
+
+def samples(count, shape=(6,), seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return Samples(
+        torch.randn(count, *shape, generator=generator, dtype=dtype), torch.randint(0, 3, (count,), generator=generator)
+    )
+
+
+def start_of(model):
+    """The row of a model's own parameters."""
+    return Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
+
+
+def make_problem(model, shape=(6,), seeds=(0,), sizes=SIZES, test=5, **settings):
+    """Every trial has its own partition and its own start."""
+    trials = []
+    for seed in seeds:
+        order = np.random.default_rng(seed).permutation(sum(sizes))
+        start = start_of(model).double() * (1 + 0.1 * seed)
+        trials.append(Trial(seed, start, np.split(order, np.cumsum(sizes)[:-1])))
+    return Problem(
+        model=model,
+        loss=settings.pop("loss", as_loss("cross-entropy")),
+        train=samples(sum(sizes), shape),
+        trials=tuple(trials),
+        test=samples(test, shape, seed=9) if test else None,
+        **settings,
+    )
+
+
+def oracle_of(name, batch_size=4, seeds=(0,), backend="auto", **settings):
+    shape, factory = MODELS[name]
+    torch.manual_seed(3)
+    problem = make_problem(factory(), shape, seeds, **settings)
+    return Oracle(problem, batch_size, dtype=torch.float64, backend=backend)
+
+
+def points(oracle, seed=0):
+    """A different model for every row."""
+    generator = torch.Generator().manual_seed(seed)
+    start = oracle.start()
+    return start + 0.1 * torch.randn(start.shape, generator=generator, dtype=start.dtype)
+
+
+def plain_model(oracle, row, buffers):
+    """An ordinary module that holds one row and one row's buffers."""
+    model = copy.deepcopy(oracle.problem.model).double()
+    nn.utils.vector_to_parameters(row, [p for p in model.parameters() if p.requires_grad])
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    return model
+
+
+def plain_gradient(model, inputs, targets, weights=None):
+    """The gradient of the (weighted) mean cross-entropy by `backward`, flattened; frozen parameters have none."""
+    model.zero_grad()
+    losses = F.cross_entropy(model(inputs), targets, reduction="none")
+    (losses.mean() if weights is None else (losses * weights).sum()).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+
+def row_buffers(oracle, row):
+    return {k: b[row].clone() for k, b in oracle.buffers.items()}
+
+
+def begin(oracle, t):
+    oracle.begin(torch.tensor(t))
+
+
+# Mini-batches
+
+
+def test_samples_are_the_clients_own():
+    """No client ever draws a sample that another one has; every own one is drawn sooner or later."""
+    oracle = oracle_of("linear", batch_size=50, seeds=(0, 1))
+    parts = [set(part.tolist()) for trial in oracle.problem.trials for part in trial.parts]
+    seen = [set() for _ in parts]
+    for t in range(6):
+        begin(oracle, t)
+        for row, indices in enumerate(oracle.sample().indices.tolist()):
+            seen[row] |= set(indices)
+    assert seen == parts
+
+
+def test_samples_are_uniform_and_with_replacement():
+    """Counts of every own sample over 400 batches: chi-square; and batches hold repeats, unlike a permutation."""
+    oracle = oracle_of("linear", batch_size=9)
+    counts = np.zeros(sum(SIZES))
+    repeats = 0
+    for t in range(400):
+        begin(oracle, t)
+        indices = oracle.sample().indices
+        repeats += sum(len(set(row)) < 9 for row in indices.tolist())
+        counts += np.bincount(indices.flatten().numpy(), minlength=sum(SIZES))
+    for part in oracle.problem.trials[0].parts:
+        assert stats.chisquare(counts[part]).pvalue > 1e-3
+    assert repeats > 1190  # of 1,200; nine draws from nine without a repeat have probability 0.0009
+
+
+def test_batches_of_clients_iterations_and_draws_differ():
+    """Same number of samples, same positions only by chance: nothing is shared between (client, iteration, draw)."""
+    oracle = oracle_of("linear", batch_size=64, sizes=(50, 50, 50))
+    owned = {int(index): k for part in oracle.problem.trials[0].parts for k, index in enumerate(part)}
+    seen = []
+    for t in (1, 2):
+        begin(oracle, t)
+        for _ in range(2):
+            seen += [tuple(owned[i] for i in row) for row in oracle.sample().indices.tolist()]
+    assert len(set(seen)) == 2 * 2 * 3
+    table = np.corrcoef(np.array(seen)) - np.eye(12)
+    assert np.abs(table).max() < 0.55  # 4.4 standard deviations of 64 independent pairs
+
+
+def test_a_batch_depends_on_seed_client_iteration_and_draw_alone():
+    """The same for seeds together or apart, for a process with some of the clients, in any order of calls."""
+    shape, factory = MODELS["linear"]
+    model = factory()
+    together = Oracle(make_problem(model, shape, seeds=(5, 2, 8)), 6)
+    n = len(SIZES)
+
+    def draw(oracle, t, number):
+        begin(oracle, t)
+        for _ in range(number):
+            oracle.sample()
+        return oracle.sample().indices
+
+    expected = {(t, number): draw(together, t, number) for t in (0, 3, 70_000) for number in (0, 1)}
+    apart = [Oracle(make_problem(model, shape, seeds=(seed,)), 6) for seed in (5, 2, 8)]
+    some = Oracle(make_problem(model, shape, seeds=(5, 2, 8)), 6, clients=[1, 2])
+    for (t, number), indices in reversed(expected.items()):
+        for k, oracle in enumerate(apart):
+            assert torch.equal(draw(oracle, t, number), indices[k * n : (k + 1) * n])
+        assert torch.equal(draw(some, t, number), indices.view(3, n, 6)[:, 1:].reshape(6, 6))
+
+
+def test_a_larger_batch_begins_like_a_smaller_one():
+    """`size` overrides the batch size; draw and column alone decide, so the first columns agree."""
+    oracle = oracle_of("linear", batch_size=3)
+    small = oracle.sample().indices
+    begin(oracle, 0)
+    assert torch.equal(oracle.sample(8).indices[:, :3], small)
+    begin(oracle, 0)
+    assert oracle.sample("full").indices is None
+    assert not torch.equal(oracle.sample().indices, small)  # the second draw, whatever the first was
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("branching", "spectral")])
+def test_minibatch_gradients_equal_plain_autograd(name, backend):
+    """Row by row, at different points and on different samples, two trials at once; 1e-12."""
+    oracle = oracle_of(name, seeds=(0, 1), backend=backend)
+    x, batch = points(oracle), oracle.sample()
+    before = [row_buffers(oracle, row) for row in range(oracle.rows)]
+    g = oracle.grad(x, batch)
+    assert g.shape == x.shape
+    assert oracle.evaluations == 4
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], before[row]).train()
+        own = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["branching", "spectral"])
+def test_models_that_cannot_be_batched_run_in_the_loop(name):
+    """`auto` finds out by trying; the gradients (and buffers that are assigned, not written to) are plain torch's."""
+    oracle = oracle_of(name)
+    assert oracle.model.backend == "loop"
+    x, batch = points(oracle), oracle.sample()
+    before = [row_buffers(oracle, row) for row in range(oracle.rows)]
+    g = oracle.grad(x, batch)
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], before[row]).train()
+        own = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ConfigError, match="run.backend: 'vmap' given, but the model needs 'loop'"):
+        oracle_of(name, backend="vmap")
+
+
+def test_backends_are_chosen_for_speed():
+    """One batched call, but for convolutions on CPU."""
+    assert oracle_of("mlp").model.backend == "vmap"
+    assert oracle_of("cnn").model.backend == "loop"
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_batch_at_two_points_updates_buffers_once(backend):
+    """For recursive momentum: the same samples at both points, statistics of the first only."""
+    oracle = oracle_of("residual", backend=backend)
+    x, other, batch = points(oracle), points(oracle, seed=1), oracle.sample()
+    oracle.grad(x, batch)
+    once = {k: b.clone() for k, b in oracle.buffers.items()}
+    second = oracle.grad(other, batch)
+    assert oracle.evaluations == 8
+    for name, buffer in oracle.buffers.items():
+        assert torch.equal(buffer, once[name])
+    assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [1, 1, 1]
+    for row in range(oracle.rows):
+        own = batch.indices[row]
+        model = plain_model(oracle, other[row], row_buffers(oracle, row)).train()
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(second[row], expected, rtol=1e-12, atol=1e-12)
+    oracle.grad(x, oracle.sample())
+    assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_buffers_that_are_assigned_are_kept(backend):
+    """`self.seen = self.seen + 1` replaces the tensor instead of writing to it; each row still counts its own."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            if self.training:
+                self.seen = self.seen + x.detach().sum()
+            return self.linear(x)
+
+    problem = make_problem(Counting())
+    oracle = Oracle(problem, 4, dtype=torch.float64, backend=backend)
+    totals = torch.zeros(3, dtype=torch.float64)
+    for t in range(3):
+        begin(oracle, t)
+        batch = oracle.sample()
+        oracle.grad(oracle.start(), batch)
+        totals += problem.train.inputs[batch.indices].sum((1, 2))
+    torch.testing.assert_close(oracle.buffers["seen"], totals)
+    model = problem.averaged_model(oracle.start()[0], {k: b[0] for k, b in oracle.average_buffers().items()})
+    torch.testing.assert_close(model.seen, totals.mean())
+
+
+def test_dropout_is_a_function_of_seed_client_and_iteration():
+    """Reproducible, different across clients and iterations, the same for one batch evaluated twice."""
+    model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+    problem = make_problem(model, sizes=(5, 5, 5), seeds=(0, 1))
+    same = Samples(problem.train.inputs[:1].expand(15, -1), problem.train.targets[:1].expand(15))
+    problem = Problem(model, problem.loss, same, problem.trials)  # all samples alike: only the masks differ
+
+    def gradients(oracle, t):
+        begin(oracle, t)
+        batch = oracle.sample()
+        first = oracle.grad(oracle.start()[:1].expand(oracle.rows, -1), batch)
+        again = oracle.grad(oracle.start()[:1].expand(oracle.rows, -1), batch)
+        assert torch.equal(first, again)
+        return first
+
+    oracle = Oracle(problem, 2, dtype=torch.float64)
+    assert oracle.model.backend == "loop"
+    torch.manual_seed(0)
+    one, two = gradients(oracle, 1), gradients(oracle, 2)
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3), drawn)  # torch's own generator was left as it was
+    every = torch.cat([one, two])
+    assert len(torch.unique(every, dim=0)) == 12
+    other = Oracle(problem, 2, dtype=torch.float64, clients=[1, 2])
+    torch.manual_seed(17)
+    assert torch.equal(gradients(other, 2), two.view(2, 3, -1)[:, 1:].reshape(4, -1))
+    assert torch.equal(gradients(other, 1), one.view(2, 3, -1)[:, 1:].reshape(4, -1))
+
+
+def test_dropout_is_off_in_evaluation():
+    """Full gradients and losses are those of the model in evaluation mode."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    oracle = Oracle(make_problem(model), 2, dtype=torch.float64)
+    x = points(oracle)
+    full = oracle.full_grad(x)
+    for row, part in enumerate(oracle.problem.trials[0].parts):
+        plain = plain_model(oracle, x[row], {}).eval()
+        expected = plain_gradient(plain, oracle.problem.train.inputs[part], oracle.problem.train.targets[part])
+        torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_randomness_without_a_module_for_it_is_found_out():
+    """`F.dropout` in a person's forward: detected by torch's generator having moved, and seeded like any other."""
+    oracle = Oracle(make_problem(FunctionalDropout()), 4, dtype=torch.float64)
+    assert oracle.model.random
+    assert oracle.model.backend == "loop"
+    x, batch = points(oracle), oracle.sample()
+    torch.manual_seed(1)
+    first = oracle.grad(x, batch)
+    torch.manual_seed(2)
+    assert torch.equal(oracle.grad(x, batch), first)
+    with pytest.raises(ConfigError, match="run.backend"):
+        Oracle(make_problem(FunctionalDropout()), 4, backend="vmap")
+
+
+def test_choosing_a_backend_draws_nothing():
+    """Building an oracle leaves torch's generator, the person's model and its buffers as they are."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    oracle = Oracle(make_problem(model), 2)
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert oracle.buffers["1.num_batches_tracked"].tolist() == [0, 0, 0]
+
+
+# Full gradients
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("per_pass", [1, 5, 7, 12, 1000])
+@pytest.mark.parametrize("name", ["linear", "residual"])
+def test_full_gradients_are_means_over_own_samples(name, per_pass, weighting):
+    """Unequal clients, any chunking, evaluation mode; with sample shares, times n·N_i/N."""
+    oracle = oracle_of(name, seeds=(0, 1), weighting=weighting)
+    begin(oracle, 1)
+    oracle.grad(oracle.start(), oracle.sample())  # batch norm has seen something
+    before = {k: b.clone() for k, b in oracle.buffers.items()}
+    oracle.samples_per_pass = per_pass
+    begin(oracle, 2)
+    x = points(oracle)
+    full = oracle.full_grad(x)
+    assert oracle.evaluations == sum(SIZES) / 3
+    assert all(torch.equal(b, before[k]) for k, b in oracle.buffers.items())
+    parts = [part for trial in oracle.problem.trials for part in trial.parts]
+    for row, part in enumerate(parts):
+        model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
+        share = 3 * len(part) / sum(SIZES) if weighting == "samples" else 1.0
+        expected = share * plain_gradient(model, oracle.problem.train.inputs[part], oracle.problem.train.targets[part])
+        torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_full_batch_is_the_full_gradient():
+    oracle = oracle_of("mlp", batch_size="full")
+    x = points(oracle)
+    assert torch.equal(oracle.grad(x, oracle.sample()), oracle.full_grad(x))
+
+
+def test_sample_shares_make_the_uniform_average_the_pooled_gradient():
+    """Σ (1/n) n·N_i/N ∇f_i is the gradient over all samples; for mini-batches the scale is the same."""
+    pooled = oracle_of("mlp", weighting="samples")
+    uniform = oracle_of("mlp", weighting="uniform")
+    x = points(pooled)[:1].expand(3, -1)
+    model = plain_model(pooled, x[0], {})
+    expected = plain_gradient(model, pooled.problem.train.inputs, pooled.problem.train.targets)
+    torch.testing.assert_close(pooled.full_grad(x).mean(0), expected, rtol=1e-12, atol=1e-12)
+    shares = torch.tensor(SIZES, dtype=torch.float64)[:, None] * 3 / sum(SIZES)
+    torch.testing.assert_close(pooled.grad(x, pooled.sample()), shares * uniform.grad(x, uniform.sample()))
+
+
+def test_minibatch_gradients_are_unbiased():
+    """The mean over 400 batches is the full gradient, within five standard errors (Assumption 3)."""
+    oracle = oracle_of("linear", batch_size=4)
+    x = points(oracle)
+    draws = []
+    for t in range(400):
+        begin(oracle, t)
+        draws.append(oracle.grad(x, oracle.sample()))
+    draws = torch.stack(draws)
+    error = (draws.mean(0) - oracle.full_grad(x)).abs() / (draws.std(0) / 400**0.5)
+    assert error.max() < 5
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("per_pass", [1, 300, 700, 100_000])
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weighting):
+    """∇f(x_i) of f = (1/n) Σ_j f_j, with each trial's own partition and each row's own buffers."""
+    oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
+    oracle.grad(oracle.start(), oracle.sample())
+    oracle.samples_per_pass = per_pass
+    x = points(oracle)
+    found = oracle.global_grad(x)
+    train = oracle.problem.train
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
+        expected = torch.zeros_like(x[row])
+        for part in oracle.problem.trials[row // 3].parts:
+            share = len(part) / sum(SIZES) if weighting == "samples" else 1 / 3
+            expected += share * plain_gradient(model, train.inputs[part], train.targets[part])
+        torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("per_pass", [1, 3, 1000])
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
+    """Training loss weighted as f is, test loss and accuracy as plain means; one model or several per trial."""
+    oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
+    oracle.grad(oracle.start(), oracle.sample())
+    oracle.samples_per_pass = per_pass
+    x = points(oracle)
+    train, test = oracle.problem.train, oracle.problem.test
+    train_loss, train_accuracy = oracle.evaluate(x, oracle.buffers, "train")
+    test_loss, test_accuracy = oracle.evaluate(x, oracle.buffers, "test")
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
+        with torch.no_grad():
+            seen, unseen = model(train.inputs), model(test.inputs)
+        losses = F.cross_entropy(seen, train.targets, reduction="none")
+        parts = oracle.problem.trials[row // 3].parts
+        f = losses.mean() if weighting == "samples" else sum(losses[part].mean() for part in parts) / 3
+        torch.testing.assert_close(train_loss[row], f, rtol=1e-12, atol=0)
+        torch.testing.assert_close(test_loss[row], F.cross_entropy(unseen, test.targets), rtol=1e-12, atol=0)
+        assert train_accuracy[row] == (seen.argmax(1) == train.targets).double().mean()
+        assert test_accuracy[row] == (unseen.argmax(1) == test.targets).double().mean()
+    means = x.view(2, 3, -1).mean(1)
+    once, _ = oracle.evaluate(means, oracle.average_buffers(), "test")
+    assert once.shape == (2,)
+
+
+def test_losses_are_summed_in_float64():
+    """Of a float32 model too: a million float32 additions of 0.1 are off by a percent."""
+    count = 200_000
+    model = nn.Linear(1, 1, bias=False)
+    train = Samples(torch.ones(count, 1), torch.full((count,), 0.5) ** 0.5)
+    problem = Problem(model, as_loss("mse"), train, (Trial(0, torch.zeros(1), [np.arange(count)]),))
+    oracle = Oracle(problem, 1)
+    oracle.samples_per_pass = 64
+    loss, accuracy = oracle.evaluate(oracle.start(), {}, "train")
+    assert loss.dtype == torch.float64
+    torch.testing.assert_close(loss.item(), 0.25, rtol=1e-6, atol=0)
+    assert torch.isnan(accuracy).all()  # a squared error knows no right answers
+
+
+def test_buffers_are_averaged_per_trial():
+    """Batch-norm statistics by the mean over clients; counters, being whole numbers, by the rounded mean."""
+    oracle = oracle_of("residual", seeds=(0, 1))
+    for t in range(3):
+        begin(oracle, t)
+        oracle.grad(points(oracle, t), oracle.sample())
+    oracle.buffers["bn1.num_batches_tracked"][:3] = torch.tensor([3, 4, 4])
+    mean = oracle.average_buffers()
+    for trial in range(2):
+        rows = slice(3 * trial, 3 * trial + 3)
+        torch.testing.assert_close(mean["bn1.running_mean"][trial], oracle.buffers["bn1.running_mean"][rows].mean(0))
+    assert mean["bn1.num_batches_tracked"].tolist() == [4, 3]
+    assert mean["bn1.num_batches_tracked"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_measuring_leaves_no_trace(backend):
+    """Not even in a model that writes to its buffers in evaluation mode too."""
+
+    class Careless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            self.calls += 1
+            return self.linear(x)
+
+    oracle = Oracle(make_problem(Careless()), 2, backend=backend)
+    x = oracle.start()
+    oracle.evaluate(x, oracle.buffers, "train")
+    oracle.evaluate(x, oracle.buffers, "test")
+    oracle.full_grad(x)
+    oracle.global_grad(x)
+    assert oracle.buffers["calls"].tolist() == [[0.0]] * 3
+
+
+# What a process of many holds
+
+
+def test_some_clients_are_rows_of_the_whole():
+    """Gradients of clients [1, 2] of both trials equal those rows of the whole; partial losses add up to f."""
+    shape, factory = MODELS["residual"]
+    problem = make_problem(factory(), shape, seeds=(0, 1), weighting="samples")
+    whole = Oracle(problem, 4, dtype=torch.float64)
+    some = Oracle(problem, 4, dtype=torch.float64, clients=[1, 2])
+    rest = Oracle(problem, 4, dtype=torch.float64, clients=[0])
+    keep = [1, 2, 4, 5]
+    x = points(whole)
+    for oracle in (whole, some):
+        begin(oracle, 7)
+    g = whole.grad(x, whole.sample())
+    torch.testing.assert_close(some.grad(x[keep], some.sample()), g[keep], rtol=1e-12, atol=1e-12)
+    for name, buffer in some.buffers.items():
+        torch.testing.assert_close(buffer, whole.buffers[name][keep], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(some.full_grad(x[keep]), whole.full_grad(x)[keep], rtol=1e-12, atol=1e-12)
+    mean, buffers = x.view(2, 3, -1).mean(1), whole.average_buffers()
+    parts = [oracle.evaluate(mean, buffers, "train")[0] for oracle in (some, rest)]
+    torch.testing.assert_close(parts[0] + parts[1], whole.evaluate(mean, buffers, "train")[0], rtol=1e-12, atol=0)
+
+
+# Prox, dtype, and what is refused
+
+
+def test_prox_is_of_step_times_beta():
+    """prox of αβh: soft thresholding at αβ for l1, a step per row too; nothing at all where β = 0."""
+    model = nn.Linear(6, 3)
+    z = torch.randn(3, 21, dtype=torch.float64)
+    oracle = Oracle(make_problem(model, regularizer=L1(), beta=0.2), 2, dtype=torch.float64)
+    soft = z.sign() * (z.abs() - 0.5 * 0.2).clamp(min=0)
+    torch.testing.assert_close(oracle.prox(z, 0.5), soft, rtol=1e-14, atol=0)
+    steps = torch.tensor([[0.5], [0.0], [1.0]], dtype=torch.float64)
+    expected = z.sign() * (z.abs() - steps * 0.2).clamp(min=0)
+    torch.testing.assert_close(oracle.prox(z, steps), expected, rtol=1e-14, atol=0)
+    off = Oracle(make_problem(model, regularizer=MCP(), beta=0.0), 2, dtype=torch.float64)
+    assert off.prox(z, 100.0) is z
+    assert off.problem.prox_modulus == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_everything_is_in_the_state_dtype(dtype):
+    """Whatever the model and data came in; whole-number inputs (tokens) and targets stay whole."""
+    model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3)).double()
+    train = Samples(torch.arange(80).view(20, 4) % 9, torch.arange(20) % 3)
+    problem = Problem(model, as_loss("cross-entropy"), train, (Trial(0, start_of(model), [np.arange(20)]),), test=train)
+    oracle = Oracle(problem, 4, dtype=dtype)
+    x = oracle.start()
+    for z in (x, oracle.grad(x, oracle.sample()), oracle.full_grad(x), oracle.global_grad(x)):
+        assert z.dtype == dtype
+    assert oracle.buffers["3.running_mean"].dtype == dtype
+    assert oracle.buffers["3.num_batches_tracked"].dtype == torch.int64
+    assert oracle.inputs.dtype == torch.int64
+
+
+def test_averaged_model_is_a_plain_module():
+    """It holds the row, the buffers, the frozen parameters as they were and ties; the problem's own is untouched."""
+    model = Tied()
+    model.head.bias.requires_grad_(False)
+    model.register_buffer("constant", torch.ones(2))
+    problem = make_problem(model)
+    row = torch.randn(problem.layout.size, dtype=torch.float64)
+    plain = problem.averaged_model(row, {"constant": torch.tensor([3.0, 4.0])})
+    assert torch.equal(start_of(plain), row)
+    assert plain.decode.weight is plain.encode.weight
+    assert torch.equal(plain.head.bias, model.head.bias.double())
+    assert plain.constant.tolist() == [3.0, 4.0]
+    assert model.constant.tolist() == [1.0, 1.0]
+
+
+def test_frozen_parameters_are_shared_and_fixed():
+    """They are not in a row, and no gradient or step touches them."""
+    oracle = oracle_of("frozen")
+    assert oracle.start().shape[1] == sum(p.numel() for p in oracle.problem.model.parameters() if p.requires_grad)
+    before = oracle.model.model.linear1.weight.clone()
+    oracle.grad(points(oracle), oracle.sample())
+    assert torch.equal(oracle.model.model.linear1.weight, before)
+    assert oracle.model.model.linear1.weight.grad is None
+
+
+def test_batch_norm_needs_minibatches():
+    """Full gradients are of evaluation mode, in which statistics would never be learned; layer norm has none."""
+    with pytest.raises(ConfigError, match="run.batch_size: 'full' given, but the model has batch norm"):
+        oracle_of("residual", batch_size="full")
+    for norm in (nn.LayerNorm(6), nn.Sequential(nn.Unflatten(1, (1, 6)), nn.InstanceNorm1d(1), nn.Flatten())):
+        Oracle(make_problem(nn.Sequential(norm, nn.Linear(6, 3))), "full")
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.5, "32", "Full", None])
+def test_batch_sizes_that_are_none(size):
+    with pytest.raises(ConfigError, match=r"run.batch_size: .* given; it must be a whole number ≥ 1, or 'full'"):
+        Oracle(make_problem(nn.Linear(6, 3)), size)
+
+
+def test_a_batch_of_one_through_batch_norm_is_refused_before_work():
+    with pytest.raises(ConfigError, match=r"problem.model: fails in training on \[1, 6\].*more than 1 value per chan"):
+        Oracle(make_problem(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))), 1)
+
+
+@pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
+def test_beta_is_a_number_at_least_zero(beta):
+    with pytest.raises(ConfigError, match="problem.beta"):
+        make_problem(nn.Linear(6, 3), beta=beta)
+
+
+def test_problems_that_are_none():
+    """Each its own message."""
+    model = nn.Linear(6, 3)
+    with pytest.raises(ConfigError, match=r"problem.weighting: 'sizes' given; it can be 'uniform' or 'samples'"):
+        make_problem(model, weighting="sizes")
+    with pytest.raises(ConfigError, match="a client has no samples"):
+        make_problem(model, sizes=(3, 0, 2))
+    with pytest.raises(ConfigError, match="no trainable parameters"):
+        Problem(nn.Linear(2, 2).requires_grad_(False), as_loss("mse"), samples(3), (Trial(0, torch.zeros(0), [[0]]),))
+    trials = make_problem(model).trials
+    with pytest.raises(ConfigError, match="same number of clients"):
+        Problem(model, as_loss("mse"), samples(20), (*trials, Trial(1, trials[0].start, trials[0].parts[:2])))
+
+
+def test_restricting_keeps_order_and_everything_else():
+    """Trials of other seeds are gone, a regularizer of some parameters only is still bound."""
+    problem = make_problem(nn.Linear(6, 3), seeds=(3, 1, 2), regularizer=L1().on("weight"), beta=0.1)
+    smaller = problem.restricted_to([2, 3])
+    assert smaller.seeds == (3, 2)
+    z = torch.ones(1, 21, dtype=torch.float64)
+    assert torch.equal(smaller.regularizer.prox(z, 0.1), problem.regularizer.prox(z, 0.1))
+    assert smaller.regularizer.prox(z, 0.1)[0, -1] == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", MODELS)
+def test_gpu_and_cpu_agree(name):
+    """The same samples to the index, the same gradients to rounding."""
+    shape, factory = MODELS[name]
+    torch.manual_seed(3)
+    problem = make_problem(factory(), shape, seeds=(0, 1))
+    here, there = (Oracle(problem, 4, device=device, dtype=torch.float64) for device in ("cpu", "cuda"))
+    x = points(here)
+    for oracle in (here, there):
+        oracle.begin(torch.tensor(3, device=oracle.device))
+    batch, same = here.sample(), there.sample()
+    assert torch.equal(batch.indices, same.indices.cpu())
+    torch.testing.assert_close(here.grad(x, batch), there.grad(x.cuda(), same).cpu(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(here.full_grad(x), there.full_grad(x.cuda()).cpu(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(here.global_grad(x), there.global_grad(x.cuda()).cpu(), rtol=1e-9, atol=1e-9)

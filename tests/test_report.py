@@ -1,0 +1,212 @@
+"""What a person looks at: the tables, the figure, the progress."""
+
+import io
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from depositum.metrics import COLUMNS
+from depositum.report import ProgressBar, draw_curves, summaries
+from depositum.report.curves import PANELS
+from depositum.report.tables import cell, duration, size
+from tests.small_runs import train, write_config
+
+
+def history(seeds: int = 3, points: int = 5, scale: float = 1.0) -> pd.DataFrame:
+    """A made-up history: every measure is `scale`·(1 + seed)·(1 + iteration), but for the counters."""
+    rows = [
+        {
+            "seed": s,
+            "iteration": 10 * t,
+            "phases": t,
+            "bytes_sent": 100.0 * t,
+            "seconds": 0.1 * t,
+            "gradient_evaluations": t,
+        }
+        | {name: scale * (1 + s) * (1 + 10 * t) for name, *_ in PANELS}
+        for t in range(points)
+        for s in range(seeds)
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+# Tables
+
+
+def rendered(runs: dict[str, pd.DataFrame], width: int = 80) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    for table in summaries(runs, width):
+        console.print(table)
+    return out.getvalue()
+
+
+def test_summary_is_of_the_last_record_of_each_seed() -> None:
+    """Mean ± sample standard deviation of (1, 2, 3)·41: 82 ± 41; a seed that ended earlier counts with its last."""
+    frame = history()
+    text = rendered({"run": frame})
+    assert "82.0000 ± 41.0000" in text
+    ended = frame[(frame.seed < 2) | (frame.iteration <= 10)]  # the third seed's last value is 3·11 = 33
+    assert f"{np.mean([41, 82, 33]):.4f} ± {np.std([41, 82, 33], ddof=1):.4f}" in rendered({"run": ended})
+
+
+def test_summary_leaves_out_what_nobody_measured() -> None:
+    text = rendered({"run": history()})
+    assert "test accuracy" in text
+    assert "test loss" not in text
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4, 9])
+def test_summary_fits_a_terminal(runs: int) -> None:
+    """No line is wider than 80 columns, and every name and number can be found in one piece."""
+    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)})
+    assert max(map(len, text.splitlines())) <= 80
+    for k in range(runs):
+        assert f"run-{k}" in text
+        assert f"{82 * (1.0 + k):.4f}" in text
+
+
+def test_names_are_not_markup() -> None:
+    """Rich would swallow what looks like its markup."""
+    assert "a[bold]b" in rendered({"a[bold]b": history()})
+
+
+def test_cells() -> None:
+    assert cell(pd.Series([0.5]), "percent") == "50.00 %"
+    assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 % ± 14.14"
+    assert cell(pd.Series([np.nan]), "{:.4f}") == "–"
+    assert cell(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
+    assert [size(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 GiB",
+        "3072.0 TiB",
+    ]
+    assert [duration(s) for s in (1.26, 59.94, 59.96, 61, 3600, 7384)] == [
+        "1.3 s",
+        "59.9 s",
+        "1 min 0 s",
+        "1 min 1 s",
+        "1 h 0 min",
+        "2 h 3 min",
+    ]
+
+
+# Curves
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved, instead of files."""
+    saved: list[Figure] = []
+
+    def save(self: Figure, path: Path, **_: object) -> None:
+        saved.append(self)
+        Path(path).touch()
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return saved
+
+
+def test_curves_are_means_with_bands(tmp_path: Path, figures: list[Figure]) -> None:
+    draw_curves({"a": history(), "b": history(scale=2.0)}, tmp_path / "f.png", title="runs")
+    (figure,) = figures
+    assert [axes.get_title() for axes in figure.axes] == [title for _, title, _ in PANELS]
+    loss = figure.axes[0]
+    first, second = loss.lines
+    np.testing.assert_allclose(first.get_xdata(), [0, 10, 20, 30, 40])
+    np.testing.assert_allclose(first.get_ydata(), [2, 22, 42, 62, 82])  # the mean of 1, 2, 3 times 1 + t
+    np.testing.assert_allclose(second.get_ydata(), [4, 44, 84, 124, 164])
+    band = loss.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(82 + 41)
+    assert first.get_color() != second.get_color()
+    assert first.get_linestyle() != second.get_linestyle()  # legible in black and white
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert "standard deviation" in figure.get_suptitle()
+
+
+def test_curves_of_the_consensus_error_begin_after_the_common_start(tmp_path: Path, figures: list[Figure]) -> None:
+    """At t = 0 there is rounding only, which a logarithmic axis would make the whole picture of."""
+    draw_curves({"a": history(seeds=1)}, tmp_path / "f.png")
+    consensus = next(axes for axes in figures[0].axes if "consensus" in axes.get_title())
+    assert consensus.get_yscale() == "log"
+    assert list(consensus.lines[0].get_xdata()) == [10, 20, 30, 40]
+    assert consensus.get_xlim()[0] == 0  # and yet all panels begin at the same place
+    assert figures[0].get_suptitle() == ""  # one seed: there is no deviation to speak of
+
+
+def test_curves_against_what_was_sent(tmp_path: Path, figures: list[Figure]) -> None:
+    draw_curves({"a": history()}, tmp_path / "f.png", against="bytes_sent")
+    assert list(figures[0].axes[0].lines[0].get_xdata()) == [0, 100, 200, 300, 400]
+    assert figures[0].axes[0].get_xlabel() == "bytes sent per client"
+
+
+def test_curves_leave_out_panels_without_values(tmp_path: Path, figures: list[Figure]) -> None:
+    frame = history()
+    frame["stationarity"] = frame["test_accuracy"] = np.nan
+    draw_curves({"a": frame}, tmp_path / "f.png")
+    titles = [axes.get_title() for axes in figures[0].axes if axes.get_visible()]
+    assert len(titles) == len(PANELS) - 2
+    assert not any("accuracy" in title or "stationarity" in title for title in titles)
+
+
+def test_curves_of_a_run_that_diverged(tmp_path: Path) -> None:
+    """Values that are not finite are drawn as gaps, not as warnings or an empty picture."""
+    frame = history(scale=1e37)
+    frame.loc[frame.iteration >= 30, ["train_loss", "consensus_x"]] = np.inf
+    frame.loc[frame.iteration >= 20, "test_accuracy"] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_curves({"a": frame}, tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
+
+
+def test_curves_of_a_run_with_nothing_finite(tmp_path: Path) -> None:
+    frame = history()
+    frame[[name for name, *_ in PANELS]] = np.nan
+    draw_curves({"a": frame}, tmp_path / "f.png")
+    assert (tmp_path / "f.png").exists()
+
+
+def test_importing_leaves_matplotlib_as_it_is() -> None:
+    """A notebook's own backend must survive `import depositum`."""
+    check = "import matplotlib; matplotlib.use('svg'); import depositum, depositum.cli; print(matplotlib.get_backend())"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "svg"
+
+
+# Progress
+
+
+def test_progress_without_a_terminal(tmp_path: Path) -> None:
+    """One plain line per evaluation at most, and none at all in a run too short to wait for."""
+    config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]})
+    out = io.StringIO()
+    result, _ = train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80), quiet_seconds=0.0))
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == [f"{t}/20" for t in (0, 4, 8, 12, 16, 20)]
+    last = result.history.frame.query("iteration == 20")
+    assert f"loss {last.train_loss.mean():.4f}  accuracy {last.test_accuracy.mean():.2%}" in lines[-1]
+    assert lines[-1].endswith("0.0 s left")
+    assert "\x1b" not in out.getvalue()
+    silent = io.StringIO()
+    train(config, tmp_path / "b", ProgressBar(Console(file=silent, width=80)))
+    assert silent.getvalue() == ""
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """The bar counts to the end, and is taken away again with the cursor given back."""
+    config = write_config(tmp_path / "c.toml")
+    out = io.StringIO()
+    train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80, force_terminal=True)))
+    assert "20/20" in out.getvalue()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")

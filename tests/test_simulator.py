@@ -1,0 +1,199 @@
+"""The engine: rows of seeds, what is counted, what is watched, whole states."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import depositum as dp
+from depositum.data import Samples
+from depositum.engines import Callback, EngineSettings, Loop, Simulator
+from depositum.layout import Layout
+from depositum.problem import Problem, Trial, as_loss
+
+N, D_IN, CLASSES = 4, 5, 3
+
+
+def seeded_problem(seeds: tuple[int, ...], *, model: nn.Module | None = None, beta: float = 1e-3) -> Problem:
+    """Each seed has its own partition and its own initial model."""
+    rng = np.random.default_rng(7)
+    inputs, labels = rng.normal(size=(60, D_IN)), rng.integers(0, CLASSES, 60)
+    model = model or nn.Linear(D_IN, CLASSES)
+    size = Layout.of(model).size
+    trials = []
+    for seed in seeds:
+        own = np.random.default_rng(seed)
+        parts = [np.sort(p) for p in np.array_split(own.permutation(60), [9, 25, 41])]
+        trials.append(Trial(seed, torch.tensor(own.normal(size=size) * 0.1), parts))
+    return Problem(
+        model,
+        as_loss("cross-entropy"),
+        Samples(torch.tensor(inputs), torch.tensor(labels)),
+        tuple(trials),
+        test=Samples(torch.tensor(inputs[:20]), torch.tensor(labels[:20])),
+        regularizer=dp.L1(),
+        beta=beta,
+    )
+
+
+def simulate(problem: Problem, *, steps: int, algorithm=None, dtype: str = "float64", period: int = 2, **keywords):
+    sim = Simulator(
+        problem,
+        dp.ring(N),
+        algorithm or dp.Depositum(0.1, 0.5),
+        period=period,
+        batch_size=keywords.pop("batch_size", 4),
+        settings=EngineSettings(device="cpu", dtype=dtype, **keywords),
+    )
+    sim.start()
+    for _ in range(steps):
+        sim.step()
+    return sim
+
+
+@pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
+def test_seeds_together_equal_seeds_apart(momentum: str) -> None:
+    """S runs as rows of one matrix give each seed's own trajectory: mixing or sampling across seeds would break it."""
+    method = dp.Depositum(0.1, 0.5, momentum)
+    together = simulate(seeded_problem((3, 11, 4)), steps=30, algorithm=method)
+    for place, seed in enumerate((3, 11, 4)):
+        alone = simulate(seeded_problem((seed,)), steps=30, algorithm=method)
+        for name in ("x", "y", "nu"):
+            rows = getattr(together.state, name).view(3, N, -1)[place]
+            assert (rows - getattr(alone.state, name)).abs().max() <= 1e-13
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_backends_give_one_trajectory(backend: str) -> None:
+    """The plain loop over clients is the reference; the batched backend differs by rounding only."""
+    model = nn.Sequential(nn.Linear(D_IN, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    first = simulate(seeded_problem((0, 1), model=model), steps=40, backend="loop")
+    second = simulate(seeded_problem((0, 1), model=model), steps=40, backend=backend)
+    assert (first.state.x - second.state.x).abs().max() <= 1e-12
+
+
+def test_float32_follows_float64() -> None:
+    """The same run in float32 stays within rounding of the one in float64 for a while."""
+    single = simulate(seeded_problem((0,)), steps=50, dtype="float32")
+    double = simulate(seeded_problem((0,)), steps=50)
+    assert single.state.x.dtype == torch.float32
+    assert (single.state.x - double.state.x).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(("period", "start", "first"), [(1, "average", 1), (5, "local", 0), (5, "mixed", 2)])
+def test_costs_are_those_of_the_paper(period: int, start: str, first: int) -> None:
+    """Two vectors to each neighbour per phase, phases at t ∈ {0, T0, …}, B gradients per iteration and the start."""
+    steps, size = 12, 4
+    sim = simulate(seeded_problem((0,)), steps=steps, algorithm=dp.Depositum(start=start), period=period)
+    phases = len(range(0, steps, period))
+    row = (D_IN + 1) * CLASSES * 8
+    assert sim.costs.phases == phases
+    assert sim.costs.bytes_sent == phases * 2 * 2 * row + first * row
+    assert sim.costs.gradient_evaluations == (steps + 1) * size
+
+
+def test_full_gradients_count_every_sample() -> None:
+    sim = simulate(seeded_problem((0,)), steps=3, batch_size="full")
+    assert sim.costs.gradient_evaluations == 4 * 60 / N
+
+
+def test_a_snapshot_holds_the_whole_run() -> None:
+    """Restored half-way, a run with batch norm ends in the same bytes."""
+    model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
+    whole = simulate(seeded_problem((0, 1), model=model), steps=20, batch_size=6)
+    half = simulate(seeded_problem((0, 1), model=model), steps=8, batch_size=6)
+    other = simulate(seeded_problem((0, 1), model=model), steps=0, batch_size=6)
+    other.restore(half.snapshot(), half.t, half.costs)
+    for _ in range(12):
+        other.step()
+    assert other.costs == whole.costs
+    for name, tensor in whole.snapshot().items():
+        assert torch.equal(tensor, other.snapshot()[name]), name
+    assert {name for name in whole.snapshot() if name.startswith("buffer.")}
+
+
+class Explosive(nn.Module):
+    """A linear model whose loss is infinite for the seeds whose start is marked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(D_IN, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs) * torch.exp(self.layer.bias[0] - 40.0).clamp(min=1.0)
+
+
+def test_a_seed_that_diverges_stops_alone() -> None:
+    """The diverged seed is named with variable, client and iteration, its rows stay finite; others go on as alone."""
+    model = Explosive()
+    problem = seeded_problem((0, 1), model=model, beta=0.0)
+    problem.trials[1].start[-CLASSES] = 200.0  # this seed's outputs overflow at once
+    sim = Simulator(problem, dp.ring(N), dp.Depositum(0.1, 0.5), batch_size=4, settings=EngineSettings("cpu"))
+    seen = []
+
+    class Watch(Callback):
+        def on_divergence(self, loop: Loop, divergence) -> None:
+            seen.append(divergence)
+
+    loop = Loop(sim, 20, evaluate_every=5, checkpoint_every=5, callbacks=[Watch()])
+    final = loop.run()
+    assert [d.seed for d in seen] == [1]
+    assert seen[0].iteration == 0  # its start already overflows
+    assert seen[0].variable in ("x", "y", "nu")
+    assert "seed 1 diverged" in str(seen[0])
+    assert final.live == [0]
+    assert final.t == 20
+    assert torch.isfinite(final.rows_of([0])["x"]).all()
+    assert torch.isfinite(final.rows_of([1])["x"]).all()
+    alone = seeded_problem((0,), model=Explosive(), beta=0.0)
+    only = Simulator(alone, dp.ring(N), dp.Depositum(0.1, 0.5), batch_size=4, settings=EngineSettings("cpu"))
+    assert torch.equal(Loop(only, 20).run().tensors["x"], final.rows_of([0])["x"])
+    assert set(loop.history.frame["seed"]) == {0}
+
+
+def test_the_first_non_finite_value_is_the_one_named() -> None:
+    """Watched at every iteration, not only when read: the iteration and client of the first bad value are exact."""
+    sim = simulate(seeded_problem((0,)), steps=0)
+    from depositum.engines import Monitor
+
+    monitor = Monitor((0,), 10, sim.state)
+    for t in range(1, 7):
+        sim.step()
+        if t == 4:
+            sim.state.y[2, 1] = float("nan")
+        monitor.observe(sim.state)
+    found = monitor.diverged()
+    assert found == [(0, 4, 2, "y")]
+
+
+def test_consensus_is_traced_at_every_iteration() -> None:
+    """The trace has one value per iteration, equal to (1/n)‖Jx − x‖² computed from the states."""
+    errors: dict[int, float] = {}
+
+    class Trace(Callback):
+        def on_trace(self, loop: Loop, rows: list[tuple[int, int, float]]) -> None:
+            errors.update({t: e for _, t, e in rows})
+
+    expected = {}
+
+    class States(Callback):
+        def on_step(self, loop: Loop) -> None:
+            x = loop.simulator.state.x
+            expected[loop.t] = float(((x - x.mean(0)) ** 2).sum()) / N
+
+    sim = Simulator(
+        seeded_problem((0,)), dp.ring(N), dp.Depositum(), period=3, settings=EngineSettings("cpu", "float64")
+    )
+    Loop(sim, 17, evaluate_every=5, checkpoint_every=4, callbacks=[Trace(), States()]).run()
+    assert sorted(errors) == list(range(1, 18))
+    assert errors == pytest.approx(expected, rel=1e-12, abs=1e-30)
+
+
+def test_a_network_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(dp.ConfigError, match="5 clients"):
+        Simulator(seeded_problem((0,)), dp.ring(5), dp.Depositum())
+
+
+def test_unknown_devices_are_refused() -> None:
+    with pytest.raises(dp.ConfigError, match="run.device"):
+        EngineSettings("gpu9").resolve_device()
