@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from depositum.randomness import TorchGenerators, hash_words, numpy_generator, purpose_code, randint, seed_for
+from depositum.randomness import (
+    TorchGenerators,
+    hash_words,
+    numpy_generator,
+    purpose_code,
+    randint,
+    seed_for,
+    standard_normal,
+)
 
 MASK = (1 << 64) - 1
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -178,3 +186,12 @@ def test_torch_generators_are_put_back():
             draw_and_fail()
     assert torch.equal(drawn[0], drawn[1])
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_normal_numbers_are_normal() -> None:
+    """Moments, and the distribution itself (Kolmogorov-Smirnov): a uniform or truncated draw would fail."""
+    z = standard_normal(hash_words(3, torch.arange(200_000))).numpy()
+    assert abs(z.mean()) < 4 / np.sqrt(len(z))
+    assert abs(z.var() - 1) < 4 * np.sqrt(2 / len(z))
+    assert stats.kstest(z, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 4 / np.sqrt(len(z))

@@ -12,7 +12,7 @@ from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
 from depositum.errors import ConfigError
 from depositum.metrics import MetricSettings
-from depositum.networks import Network, ring
+from depositum.networks import Network
 from depositum.problem import BatchSize, Weighting, from_client_data
 from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
@@ -139,7 +139,7 @@ def fit(
     with no_autocast():
         simulator = Simulator(
             problem,
-            network or ring(problem.n),
+            network,
             algorithm or Depositum(),
             period=period,
             batch_size=batch_size,

@@ -60,6 +60,13 @@ def randint(words: Tensor, high: Tensor | int) -> Tensor:
     return (_shift(words, 32) * high) >> 32
 
 
+def standard_normal(words: Tensor) -> Tensor:
+    """Standard normal numbers (float64) from hashed words, one each: Box and Muller's, on the word's two halves."""
+    radius = ((_shift(words, 32).double() + 0.5) / 2**32).log().mul(-2).sqrt()
+    angle = (words & 0xFFFFFFFF).double() * (2 * torch.pi / 2**32)
+    return radius * angle.cos()
+
+
 def seed_for(*words: int, purpose: str) -> int:
     """A 63-bit seed for an ordinary generator, for host-side randomness such as initial models and partitions."""
     return int(hash_words(*words, purpose_code(purpose))) & ((1 << 63) - 1)

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from depositum.algorithms.base import ALGORITHMS, Algorithm, Mix, Oracle
+from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
 from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
 from depositum.errors import ConfigError
 
@@ -54,6 +54,19 @@ class Depositum(Algorithm):
     """
 
     name: ClassVar[str] = "depositum"
+    about: ClassVar[About] = About(
+        title="DEPOSITUM",
+        citation="Zhou, Shi, Li, Zhong, Wen, Cao: Decentralized Nonconvex Composite Federated Learning with Gradient "
+        "Tracking and Momentum, arXiv 2504.12742",
+        mean_squared_smoothness=False,
+        bounded_heterogeneity=False,
+        batch="O(√n)",
+        communication="O(1/(n T0 ε²))",
+        gradients="O(1/(√n ε²))",
+        mega_batch=False,
+        linear_speedup=True,
+        mixing="2",
+    )
 
     alpha: Stepsize = 0.05
     gamma: float = 0.5
@@ -89,7 +102,10 @@ class Depositum(Algorithm):
         y = mix(s.y + nu - s.nu)  # (Update5)
         return DepositumState(t=s.t + 1, x=x, y=y, nu=nu, mu=mu)
 
-    def largest_prox_step(self) -> float:
+    def vectors(self) -> int:
+        return 2
+
+    def largest_prox_step(self, period: int) -> float:
         return as_schedule(self.alpha).largest
 
     def stepsize(self, t: int) -> float:

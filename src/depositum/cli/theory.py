@@ -81,7 +81,7 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
         beta=problem.beta,
         rho=problem.regularizer.rho,
         gamma=method.gamma,
-        alpha=method.largest_prox_step(),
+        alpha=method.largest_prox_step(config.run.period),
         L=L.value,
         sigma2=sigma2.value,
         batch_size=1 if batch == "full" else batch,

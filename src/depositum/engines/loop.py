@@ -203,7 +203,8 @@ class Loop:
         if self.metrics.costly_at(self.t, self.t == self.steps):
             # A schedule may end at α = 0, where G^α is not defined: it is left out there.
             alpha = self.metrics.alpha or simulator.algorithm.stepsize(self.t) or None
-            values |= costly(simulator.state, simulator.oracle, alpha, self.metrics.smoothness)
+            estimate = simulator.algorithm.estimate
+            values |= costly(simulator.state, simulator.oracle, alpha, self.metrics.smoothness, estimate)
         costs = {
             "iteration": self.t,
             "phases": simulator.costs.phases,

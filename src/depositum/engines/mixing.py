@@ -19,6 +19,7 @@ class Exchange:
     def __init__(self, network: Network, trials: int, device: torch.device, dtype: torch.dtype) -> None:
         self.n, self.trials = network.n, trials
         self.lam, self.lam_min = network.lam, network.lam_min
+        self.lam2 = float(network.eigenvalues[1]) if self.n > 1 else 0.0
         self.W = torch.tensor(network.W, device=device, dtype=dtype)
         self.adjacency = (self.W != 0).to(dtype).fill_diagonal_(0)
         self.degree = self.adjacency.sum(1, keepdim=True).repeat(trials, 1)
@@ -28,12 +29,12 @@ class Exchange:
     def _blocks(self, z: Tensor) -> Tensor:
         return z.view(self.trials, self.n, -1)
 
-    def _count(self, z: Tensor, copies: float) -> None:
+    def _count(self, z: Tensor, copies: float, payload: float | None = None) -> None:
         if self.n > 1:
-            self.bytes += copies * z.shape[1] * z.element_size()
+            self.bytes += copies * (z.shape[1] * z.element_size() if payload is None else payload)
 
-    def __call__(self, z: Tensor) -> Tensor:
-        self._count(z, self.mean_degree)
+    def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
+        self._count(z, self.mean_degree, payload)
         with exact():
             return (self.W @ self._blocks(z)).view_as(z)
 
@@ -51,8 +52,9 @@ class Local:
     """The identity: a step in which nothing is sent by `mix` itself (averages and neighbours go through W)."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self.lam, self.lam_min, self.degree = exchange.lam, exchange.lam_min, exchange.degree
+        self.lam, self.lam2, self.lam_min = exchange.lam, exchange.lam2, exchange.lam_min
+        self.degree = exchange.degree
         self.average, self.neighbours = exchange.average, exchange.neighbours
 
-    def __call__(self, z: Tensor) -> Tensor:
+    def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
         return z

@@ -9,7 +9,7 @@ import torch
 from depositum.algorithms import Algorithm, State
 from depositum.engines.mixing import Exchange, Local
 from depositum.errors import ConfigError
-from depositum.networks import Network
+from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
 from depositum.problem.gradients import Backend
 from depositum.problem.precision import resolve
@@ -79,7 +79,7 @@ class Simulator:
     def __init__(
         self,
         problem: Problem,
-        network: Network,
+        network: Network | None,
         algorithm: Algorithm,
         *,
         period: int = 1,
@@ -87,9 +87,10 @@ class Simulator:
         settings: EngineSettings | None = None,
     ) -> None:
         settings = settings or EngineSettings()
+        network = network_for(algorithm, network, problem.n)
         if network.n != problem.n:
             raise ConfigError("network", f"it has {network.n} clients, but the problem has {problem.n}")
-        algorithm.check(period, problem.prox_modulus)
+        algorithm.check(period, composite=problem.composite, prox_modulus=problem.prox_modulus)
         self.problem, self.network, self.algorithm = problem, network, algorithm
         self.period, self.batch_size, self.settings = period, batch_size, settings
         self.device = settings.resolve_device()
@@ -152,7 +153,7 @@ class Simulator:
         """The same simulator for these seeds only, not yet started."""
         return Simulator(
             self.problem.restricted_to(seeds),
-            self.network,
+            None if self.algorithm.server else self.network,
             self.algorithm,
             period=self.period,
             batch_size=self.batch_size,
@@ -166,6 +167,18 @@ class Simulator:
         rows = {k: select_trials(v, keep, self.oracle.rows, self.problem.n) for k, v in self.snapshot().items()}
         smaller.restore(rows, self.t, self.costs)
         return smaller
+
+
+def network_for(algorithm: Algorithm, network: Network | None, n: int) -> Network:
+    """The network a method runs on: the one given, a ring if none is; a server method must be given none."""
+    if not algorithm.server:
+        return network or ring(n)
+    if network is not None:
+        raise ConfigError(
+            "network.topology",
+            f"given, but {algorithm.name!r} has a server: every client talks to it alone; leave the network out",
+        )
+    return complete(n, "uniform")
 
 
 def select_trials(tensor: torch.Tensor, keep: Sequence[int], rows: int, n: int) -> torch.Tensor:

@@ -63,14 +63,19 @@ def cheap(state: State, oracle: Oracle) -> dict[str, Tensor]:
     return out
 
 
-def costly(state: State, oracle: Oracle, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
-    """‖G^α(x)‖², gradient-estimation error, s, ζ² at x̄, per-client accuracy. Each `[S]`."""
+def costly(
+    state: State, oracle: Oracle, alpha: float | None, smoothness: float | None, estimate: str = "nu"
+) -> dict[str, Tensor]:
+    """‖G^α(x)‖², gradient-estimation error, s, ζ² at x̄, per-client accuracy. Each `[S]`.
+
+    `estimate` names the state's variable that estimates the gradient, where it has one.
+    """
     trials, n, x = oracle.trials, oracle.problem.n, state.x
     out: dict[str, Tensor] = {}
     if alpha is not None:
         mapping = proximal_gradient_mapping(x, oracle.global_grad(x), oracle, alpha)
         out["stationarity"] = measures.stationarity(mapping, trials)
-    nu = getattr(state, "nu", None)
+    nu = getattr(state, estimate, None)
     if nu is not None:
         out["gradient_error"] = measures.estimation_error(oracle.full_grad(x), nu, trials)
     if smoothness is not None and "stationarity" in out and "gradient_error" in out:

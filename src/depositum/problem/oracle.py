@@ -21,7 +21,7 @@ from depositum.errors import ConfigError
 from depositum.problem.gradients import Backend, Buffers, RowModel
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
-from depositum.randomness import hash_words, purpose_code, randint
+from depositum.randomness import hash_words, purpose_code, randint, standard_normal
 
 BatchSize = int | Literal["full"]
 
@@ -155,6 +155,13 @@ class Oracle:
         """
         beta = self.problem.beta
         return self.problem.regularizer.prox(z, step * beta) if beta else z
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Independent standard normal rows of the shape of `like`, new at every call and iteration."""
+        words = self._words("normal", self.draws)
+        self.draws += 1
+        columns = torch.arange(like.shape[1], device=self.device)
+        return standard_normal(hash_words(words[:, None], columns)).to(like.dtype)
 
     # What measures may ask besides
 

@@ -87,6 +87,11 @@ class Problem:
         return tuple(trial.seed for trial in self.trials)
 
     @property
+    def composite(self) -> bool:
+        """Whether there is an h: β > 0 and h ≠ 0."""
+        return self.beta > 0 and not isinstance(self.regularizer, Zero)
+
+    @property
     def prox_modulus(self) -> float:
         """βρ, the weak-convexity modulus of βh: a prox of step α is single-valued where αβρ < 1."""
         return self.beta * self.regularizer.rho
