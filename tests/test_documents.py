@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from depositum.algorithms import ALGORITHMS
 from depositum.runs import load, parse
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +23,20 @@ def test_the_readme_s_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     assert names["result"].history["train_loss"].iloc[-1] < names["result"].history["train_loss"].iloc[0]
+
+
+def test_the_method_of_your_own_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented method is complete, short, works by its name and in local steps, and sends what it says."""
+    monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
+    method, use = blocks(ROOT / "docs" / "methods.md", "python")
+    assert len([line for line in method.splitlines() if line.strip()]) < 40
+    names: dict[str, object] = {}
+    for code in (method, use):
+        exec(compile(code, "methods.md", "exec"), names)
+    history = names["result"].history
+    assert history["train_loss"].iloc[-1] < history["train_loss"].iloc[0]
+    assert history["phases"].iloc[-1] == 17
+    assert history["bytes_sent"].iloc[-1] == 17 * 2 * 10 * 4
 
 
 def test_the_readme_s_configuration_is_the_demo_s() -> None:

@@ -362,9 +362,9 @@ def test_check_builds_nothing(folder: Path) -> None:
         ({"own_model:full": {"widht": 3}}, "called as full(input_shape, classes, …): got an unexpected keyword"),
         ({"own_model:keywords": {}}, "called as keywords(…): missing a required"),
         ({"own_model:full": 3}, 'write { "own_model:full" = { argument = … } }'),
-        ("own_model:", "is written 'package.module:factory'"),
-        (":full", "is written 'package.module:factory'"),
-        ("own/model.py:full", "is written 'package.module:factory'"),
+        ("own_model:", "is written 'package.module:name'"),
+        (":full", "is written 'package.module:name'"),
+        ("own/model.py:full", "is written 'package.module:name'"),
     ],
 )
 def test_a_wrong_choice_is_refused_before_work(spec: object, message: str, folder: Path) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from depositum.metrics import COLUMNS
-from depositum.report import ProgressBar, draw_curves, summaries
+from depositum.report import ProgressBar, comparison, draw_curves
 from depositum.report.curves import PANELS
 from depositum.report.tables import cell, duration, size
 from tests.small_runs import train, write_config
@@ -43,7 +43,7 @@ def history(seeds: int = 3, points: int = 5, scale: float = 1.0) -> pd.DataFrame
 def rendered(runs: dict[str, pd.DataFrame], width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    for table in summaries(runs, width):
+    for table in [comparison(runs, width)]:
         console.print(table)
     return out.getvalue()
 
@@ -79,8 +79,8 @@ def test_names_are_not_markup() -> None:
 
 
 def test_cells() -> None:
-    assert cell(pd.Series([0.5]), "percent") == "50.00 %"
-    assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 % ± 14.14"
+    assert cell(pd.Series([0.5]), "percent") == "50.00"
+    assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
     assert cell(pd.Series([np.nan]), "{:.4f}") == "–"
     assert cell(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
     assert [size(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [

@@ -104,8 +104,6 @@ class Algorithm(ABC):
     #: The name a configuration gives it.
     name: ClassVar[str]
     about: ClassVar[About]
-    #: The periods T0 it supports; None: any.
-    periods: ClassVar[Sequence[int] | None] = None
     #: The regularizers it can handle: none ("smooth"), convex ones, or weakly convex ones too.
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
     #: Whether clients talk to a server instead of neighbours: it then uses `mix.average` alone, and has no topology.
@@ -124,6 +122,11 @@ class Algorithm(ABC):
     @abstractmethod
     def vectors(self) -> int:
         """Vectors that a client sends in one phase, to each neighbour or to the server."""
+
+    @property
+    def periods(self) -> Sequence[int] | None:
+        """The periods T0 it supports; None: any."""
+        return None
 
     def kind(self, t: int, period: int) -> str:
         """Which of its few step shapes iteration t has; a pure function on the host."""
@@ -194,10 +197,9 @@ def algorithm(name: str, **hyperparameters: Any) -> Algorithm:
 
     >>> algorithm("depositum", alpha=0.1).alpha
     0.1
-    >>> algorithm("depositun")
+    >>> algorithm("depositun")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    depositum.errors.ConfigError: algorithm.name: 'depositun' is no algorithm; it can be 'depositum'; did you mean \
-'depositum'?
+    depositum.errors.ConfigError: algorithm.name: 'depositun' is no algorithm; it can be ... did you mean 'depositum'?
     """
     if name not in ALGORITHMS:
         ALGORITHMS.parse(name, "algorithm.name")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from depositum.cli import compare, data, run, show, theory
+from depositum.cli import compare, data, methods, run, show, theory
 from depositum.cli.interrupt import Interrupted, StopOnSignal
 from depositum.errors import DepositumError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("compare")(compare.command)
+app.command("methods")(methods.command)
 app.command("show")(show.command)
 app.command("theory")(theory.command)
 app.command("data")(data.command)

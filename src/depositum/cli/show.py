@@ -32,7 +32,7 @@ def command(
     seed = checked.run.seeds[0] if problem.partition_seed is None else problem.partition_seed
     parts = data.partition(problem.partition, dataset, problem.clients, seed)
     targets = dataset.train.targets.numpy()
-    typer.echo(str(network))
+    typer.echo(str(network) if network else f"{checked.algorithm.name} has a server: every client talks to it alone")
     sizes = sorted(map(len, parts))
     typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {len(targets)} in all")
     if dataset.classes:
@@ -46,6 +46,10 @@ def command(
     else:
         figure = Figure(figsize=(5, 4.2), layout="constrained")
         left = figure.subplots()
-    draw.draw(network, left)
+    if network:
+        draw.draw(network, left)
+    else:
+        left.text(0.5, 0.5, "every client talks to a server", ha="center", va="center")
+        left.set_axis_off()
     figure.savefig(out, dpi=140)
     typer.echo(f"picture: {out}")

@@ -9,8 +9,9 @@ from depositum.errors import ConfigError
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.images import channels_of, resize
-from depositum.models.own import Folder, importable, own_choice
+from depositum.models.own import own_choice
 from depositum.models.resnet import resnet18
+from depositum.own_code import Folder, importable
 from depositum.randomness import seed_for
 from depositum.registry import Choice, Registry, Spec
 

@@ -2,7 +2,7 @@
 
 from depositum.report.curves import draw_curves
 from depositum.report.progress import ProgressBar
-from depositum.report.tables import summaries, summary
+from depositum.report.tables import comparison, summary
 from depositum.report.track import TensorBoard
 
-__all__ = ["ProgressBar", "TensorBoard", "draw_curves", "summaries", "summary"]
+__all__ = ["ProgressBar", "TensorBoard", "comparison", "draw_curves", "summary"]

@@ -18,7 +18,7 @@ PANELS = (
     ("sparsity", "sparsity (fraction of zeros)", False),
 )
 #: Distinguishable with the common forms of colour blindness, and by dash pattern in black and white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8B4513")
 DASHES = ("-", "--", "-.", ":")
 
 
@@ -56,7 +56,13 @@ def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", a
         axes.set_visible(False)
     if len(frames) > 1:
         handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(frames)), frameon=False)
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=min(4 if len(frames) < 13 else 7, len(frames)),
+            frameon=False,
+        )
     band = "mean ± standard deviation over seeds" if any(f["seed"].nunique() > 1 for f in frames.values()) else ""
     if title or band:
         figure.suptitle(", ".join(part for part in (title, band) if part), fontsize=11)

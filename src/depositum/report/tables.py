@@ -1,8 +1,9 @@
 """Tables for the terminal: the end of a run, and runs side by side."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -14,11 +15,23 @@ SUMMARY = (
     ("train_loss", "train loss", "{:.4f}"),
     ("phi", "φ", "{:.4f}"),
     ("test_loss", "test loss", "{:.4f}"),
-    ("test_accuracy", "test accuracy", "percent"),
+    ("test_accuracy", "test accuracy %", "percent"),
     ("consensus_x", "consensus", "{:.2e}"),
     ("stationarity", "‖G‖²", "{:.2e}"),
-    ("sparsity", "sparsity", "percent"),
+    ("sparsity", "sparsity %", "percent"),
     ("seconds", "time", "seconds"),
+)
+
+
+#: Measures in a line of a ranking.
+RANKING = (
+    ("test_accuracy", "accuracy %", "percent"),
+    ("train_loss", "loss", "mean {:.4f}"),
+    ("consensus_x", "consensus", "mean {:.1e}"),
+    ("sparsity", "zeros", "mean {:.2f}"),
+    ("iteration", "steps", "{:.0f}"),
+    ("phases", "phases", "{:.0f}"),
+    ("bytes_sent", "sent", "bytes"),
 )
 
 
@@ -27,11 +40,26 @@ def final_values(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("iteration").groupby("seed").tail(1)
 
 
-def summaries(runs: Mapping[str, pd.DataFrame], width: int) -> Iterator[Table]:
-    """Summaries of any number of runs, as many side by side as can be read at this width."""
-    names, together = list(runs), max(1, (width - 18) // 15)
-    for first in range(0, len(names), together):
-        yield summary({name: runs[name] for name in names[first : first + together]})
+def comparison(runs: Mapping[str, pd.DataFrame], width: int) -> Table:
+    """Final measures of any number of runs: side by side where that can be read at this width, else a line each."""
+    return summary(runs) if 18 + 15 * len(runs) <= width or len(runs) == 1 else ranking(runs)
+
+
+def ranking(runs: Mapping[str, pd.DataFrame]) -> Table:
+    """A line per run, the best test accuracy first (or the lowest training loss, where nothing was tested)."""
+    last = {name: final_values(frame) for name, frame in runs.items()}
+    shown = [entry for entry in RANKING if any(frame[entry[0]].notna().any() for frame in last.values())]
+
+    def order(name: str) -> tuple[float, float]:
+        return -last[name]["test_accuracy"].fillna(0.0).mean(), last[name]["train_loss"].mean()
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("run")
+    for _, heading, _ in shown:
+        table.add_column(heading, justify="right")
+    for name in sorted(last, key=order):
+        table.add_row(Text(name), *(cell(last[name][column], form) for column, _, form in shown))
+    return table
 
 
 def summary(runs: Mapping[str, pd.DataFrame]) -> Table:
@@ -55,11 +83,13 @@ def cell(values: pd.Series, form: str) -> str:
         return "–"
     mean, std = values.mean(), values.std() if len(values) > 1 else 0.0
     if form == "percent":
-        return f"{100 * mean:.2f} %" + (f" ± {100 * std:.2f}" if std > 0 else "")
+        return f"{100 * mean:.2f}" + (f" ± {100 * std:.2f}" if std > 0 else "")
     if form == "bytes":
         return size(mean)
     if form == "seconds":
         return duration(mean)
+    if form.startswith("mean "):
+        return form.removeprefix("mean ").format(mean)
     return form.format(mean) + (f" ± {form.format(std)}" if std > 0 else "")
 
 

@@ -24,6 +24,7 @@ from depositum.networks import Network
 from depositum.problem import LOSSES, Weighting
 from depositum.problem.precision import resolve
 from depositum.regularizers import Regularizer
+from depositum.runs.override import for_method, register_own_method
 
 Named = str | dict[str, Any]
 
@@ -103,8 +104,18 @@ class Config(Section):
     def make_algorithm(self) -> Algorithm:
         return algorithm(self.algorithm.name, **(self.algorithm.model_extra or {}))
 
-    def make_network(self, base: Path | None = None) -> Network:
-        return networks.build(self.network.topology, self.network.mixing, self.problem.clients, base)
+    def make_network(self, base: Path | None = None) -> Network | None:
+        """Who talks to whom; None for a method with a server, which must be given no network."""
+        method = self.make_algorithm()
+        if not method.server:
+            return networks.build(self.network.topology, self.network.mixing, self.problem.clients, base)
+        for key in self.network.model_fields_set:
+            raise ConfigError(
+                f"network.{key}",
+                f"{getattr(self.network, key)!r} given, but {method.name!r} has a server: every client talks to it "
+                "alone; leave the section out",
+            )
+        return None
 
     def make_regularizer(self) -> Regularizer:
         return regularizers.build(self.problem.regularizer, key="problem.regularizer")
@@ -169,6 +180,8 @@ class Config(Section):
         method = self.make_algorithm()
         hyper = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
         table["algorithm"] = {"name": self.algorithm.name, **{k: v for k, v in hyper.items() if v is not None}}
+        if method.server:
+            del table["network"]
         return table
 
 
@@ -189,8 +202,11 @@ def parse(table: Mapping[str, Any]) -> Config:
         raise _one_line(error) from None
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file, apply `key=value` overrides, and check it in full."""
+def load(path: Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a configuration file, apply `key=value` overrides, and check it in full.
+
+    `method` puts another method in the place of the file's own, with what the file's `[override]` says of it.
+    """
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -201,6 +217,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
     for override in overrides:
         apply_override(table, override)
+    register_own_method(table, path.parent)
+    table = for_method(table, list(Config.model_fields), method)
     config = parse(_with_absolute_paths(table, path.parent))
     config.check(path.parent)
     return config

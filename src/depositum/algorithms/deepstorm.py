@@ -1,0 +1,151 @@
+"""DEEPSTORM: decentralized proximal gradient tracking with recursive momentum.
+
+G. Mancino-Ball, S. Miao, Y. Xu, J. Chen: "Proximal Stochastic Recursive Momentum Methods for Nonconvex Composite
+Decentralized Optimization", AAAI 2023. With b_t the weight of the recursive momentum and ξ, ξ' independent batches,
+
+    x^{t+1} = P_{α_t β}( W^t x^t − α_t y^t )                                           (DS.1), (DS.5)
+    v1: d^{t+1} = (1−b_t)( d^t + g(x^{t+1};ξ) − g(x^t;ξ) ) + b_t g(x^{t+1};ξ')         (DS.2)
+    v2: d^{t+1} = g(x^{t+1};ξ) + (1−b_t)( d^t − g(x^t;ξ) )                             (DS.3)
+    y^{t+1} = W^t ( y^t + d^{t+1} − d^t )                                              (DS.4)
+
+from x_i^0 = x_0, d^0 = gradients of a large batch, y^0 = W d^0. W may be K rounds of it, plain or Chebyshev. The prox
+comes last, so models are sparse but do not agree after an exchange; the other placement swaps the two:
+
+    x^{t+1} = W^t P_{α_t β}( x^t − α_t y^t )                                           (DS.6)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.rounds import repeated
+from depositum.algorithms.schedules import Stepsize, as_schedule
+from depositum.errors import ConfigError, listing
+
+
+class DeepStormState(NamedTuple):
+    """DEEPSTORM's variables, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models
+    y: Tensor  # trackers of the average of d
+    d: Tensor  # recursive-momentum estimates of the gradients
+
+
+@ALGORITHMS.register("deepstorm")
+@dataclass(frozen=True)
+class DeepStorm(Algorithm):
+    """DEEPSTORM, both versions.
+
+    Parameters
+    ----------
+    alpha
+        Stepsize α_t: a number, or a schedule. The paper's a/(t+k0)^{1/3} is `power` with start a/k0^{1/3}, power 1/3
+        and offset k0.
+    b
+        Weight b ∈ (0, 1] of the fresh gradient in the recursive momentum; 1 is proximal gradient tracking.
+    c_b
+        If given, in place of b: b_t = 1 − α_{t+1}/α_t + c_b α_{t+1}², at most 1, as for diminishing stepsizes.
+    version
+        `"v2"`, one batch per iteration at two points, or `"v1"`, two batches and three gradients.
+    placement
+        `"combine-then-prox"` (DS.5) or `"prox-then-combine"` (DS.6).
+    rounds
+        K, mixing rounds in each exchange of a variable.
+    chebyshev
+        Whether the K rounds are accelerated.
+    initial_batch
+        Batch size of d^0, or `"full"`; the run's own by default.
+    """
+
+    name: ClassVar[str] = "deepstorm"
+    estimate: ClassVar[str] = "d"
+    about: ClassVar[About] = About(
+        title="DEEPSTORM",
+        citation="Mancino-Ball, Miao, Xu, Chen: Proximal Stochastic Recursive Momentum Methods for Nonconvex Composite "
+        "Decentralized Optimization, AAAI 2023",
+        mean_squared_smoothness=True,
+        bounded_heterogeneity=False,
+        batch="O(1/√ε)/O(1)",
+        communication="O(1/(n ε^{3/2}))",
+        gradients="O(1/(n ε^{3/2}))",
+        mega_batch=True,
+        linear_speedup=True,
+        mixing="2K",
+        notes="The two batches are those of the start and of the iterations; linear speedup is for constant stepsizes. "
+        "The released code divides losses but not the prox by n (take α = lr/n, β = n·l1 for its values), makes d^0 "
+        "too large, and its v1-SVRG is its v1.",
+    )
+
+    alpha: Stepsize = 0.02
+    b: float = 0.1
+    c_b: float | None = None
+    version: Literal["v2", "v1"] = "v2"
+    placement: Literal["combine-then-prox", "prox-then-combine"] = "combine-then-prox"
+    rounds: int = 1
+    chebyshev: bool = False
+    initial_batch: int | Literal["full"] | None = None
+
+    def __post_init__(self) -> None:
+        as_schedule(self.alpha)
+        if not 0 < self.b <= 1:
+            raise ConfigError("algorithm.b", f"{self.b!r} given; it must lie in (0, 1]")
+        if self.c_b is not None and not 0 < self.c_b < math.inf:
+            raise ConfigError("algorithm.c_b", f"{self.c_b!r} given; it must be a number > 0")
+        if self.rounds < 1:
+            raise ConfigError("algorithm.rounds", f"{self.rounds!r} given; it must be a whole number ≥ 1")
+        if isinstance(self.initial_batch, int) and self.initial_batch < 1:
+            raise ConfigError(
+                "algorithm.initial_batch", f"{self.initial_batch!r} given; it must be a whole number ≥ 1, or 'full'"
+            )
+        for key, value, allowed in (
+            ("version", self.version, ("v2", "v1")),
+            ("placement", self.placement, ("combine-then-prox", "prox-then-combine")),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"algorithm.{key}", f"{value!r} given; it can be {listing(allowed)}")
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DeepStormState:
+        d = oracle.grad(x0, oracle.sample(self.initial_batch))
+        t = torch.zeros((), dtype=torch.int64, device=x0.device)
+        return DeepStormState(t=t, x=x0, y=self._mixed(mix, d), d=d)
+
+    def step(self, s: DeepStormState, oracle: Oracle, mix: Mix, kind: str) -> DeepStormState:
+        alpha, b = (weight.to(s.x.dtype) for weight in self._weights(s.t))
+        if self.placement == "combine-then-prox":
+            x = oracle.prox(self._mixed(mix, s.x) - alpha * s.y, alpha)  # (DS.1), (DS.5)
+        else:
+            x = self._mixed(mix, oracle.prox(s.x - alpha * s.y, alpha))  # (DS.6)
+        batch = oracle.sample()
+        g, g_before = oracle.grad(x, batch), oracle.grad(s.x, batch)
+        if self.version == "v1":
+            d = (1 - b) * (s.d + g - g_before) + b * oracle.grad(x, oracle.sample())  # (DS.2)
+        else:
+            d = g + (1 - b) * (s.d - g_before)  # (DS.3)
+        y = self._mixed(mix, s.y + d - s.d)  # (DS.4)
+        return DeepStormState(t=s.t + 1, x=x, y=y, d=d)
+
+    def vectors(self) -> int:
+        return 2 * self.rounds
+
+    def largest_prox_step(self, period: int) -> float:
+        return as_schedule(self.alpha).largest
+
+    def stepsize(self, t: int) -> float:
+        return float(as_schedule(self.alpha).at(torch.tensor(t)))
+
+    def _mixed(self, mix: Mix, z: Tensor) -> Tensor:
+        return repeated(mix, z, self.rounds, self.chebyshev)
+
+    def _weights(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """α_t and b_t."""
+        schedule = as_schedule(self.alpha)
+        alpha = schedule.at(t)
+        if self.c_b is None:
+            return alpha, torch.full_like(alpha, self.b)
+        after = schedule.at(t + 1)
+        return alpha, (1 - after / alpha + self.c_b * after**2).clamp(max=1.0)

@@ -1,0 +1,194 @@
+"""DProxSGT and CDProxSGT: decentralized proximal stochastic gradient tracking, plain and with compressed exchanges.
+
+Y. Yan, J. Chen, P.-Y. Chen, X. Cui, S. Lu, Y. Xu: "Compressed Decentralized Proximal Stochastic Gradient Method for
+Nonconvex Composite Problems with Heterogeneous Data", ICML 2023. From x_i^0 = x_0, y^{−1} = g^{−1} = 0,
+
+    paper:    y^t = W ( y^{t−1} + g^t − g^{t−1} ),   x^{t+1} = W P_{αβ}( x^t − α y^t )      (DX.1)
+    released: y^t = W y^{t−1} + g^t − g^{t−1},       x^{t+1} = W P_{αβ}( x^t − α y^t )      (DX.2)
+
+and, with a compressor Q and hats that start at 0,
+
+    y ← y + g^t − g^{t−1};   ŷ ← ŷ + Q(y − ŷ);   y ← y + γ_y ( W ŷ − ŷ )                    (CD.1)
+    x ← P_{αβ}( x − α y );   x̂ ← x̂ + Q(x − x̂);   x ← x + γ_x ( W x̂ − x̂ )                    (CD.2)
+
+A step here begins with y that has taken in g^t and ends with the gradient at the new models, so that in every state g^t
+belongs to x^t and J y^t = J g^t; y^0 = g^0. (DX.1) and (DX.2) then differ in one thing: whether the step on x uses y
+mixed or not. With a period, W is the identity in local steps, and hats, which are what neighbours know, stay.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.schedules import Stepsize, as_schedule
+from depositum.errors import ConfigError, listing
+
+_CITATION = (
+    "Yan, Chen, Chen, Cui, Lu, Xu: Compressed Decentralized Proximal Stochastic Gradient Method for Nonconvex "
+    "Composite Problems with Heterogeneous Data, ICML 2023"
+)
+#: A position is sent with every entry that top-k keeps.
+_POSITION_BYTES = 4
+
+
+class DProxSGTState(NamedTuple):
+    """DProxSGT's variables, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models
+    y: Tensor  # trackers of the average gradient, with the gradient at x taken in
+    nu: Tensor  # gradients at x
+
+
+class CDProxSGTState(NamedTuple):
+    """CDProxSGT's variables, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models
+    y: Tensor  # trackers of the average gradient, with the gradient at x taken in
+    nu: Tensor  # gradients at x
+    x_hat: Tensor  # what neighbours know of x
+    y_hat: Tensor  # what neighbours know of y
+
+
+@ALGORITHMS.register("dproxsgt")
+@dataclass(frozen=True)
+class DProxSGT(Algorithm):
+    """DProxSGT.
+
+    Parameters
+    ----------
+    alpha
+        Stepsize α > 0, or a schedule.
+    form
+        `"paper"` (DX.1) or `"released"` (DX.2), which steps with trackers not yet mixed.
+    """
+
+    name: ClassVar[str] = "dproxsgt"
+    about: ClassVar[About] = About(
+        title="DProxSGT",
+        citation=_CITATION,
+        mean_squared_smoothness=False,
+        bounded_heterogeneity=False,
+        batch="O(1)",
+        communication="O(1/ε²)",
+        gradients="O(1/ε²)",
+        mega_batch=False,
+        linear_speedup=False,
+        mixing="2",
+        notes='The released code steps with trackers not yet mixed (form = "released"); it also clips gradients to '
+        "norm 10, which is not done here.",
+    )
+
+    alpha: Stepsize = 0.05
+    form: Literal["paper", "released"] = "paper"
+
+    def __post_init__(self) -> None:
+        as_schedule(self.alpha)
+        if self.form not in ("paper", "released"):
+            raise ConfigError("algorithm.form", f"{self.form!r} given; it can be {listing(['paper', 'released'])}")
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DProxSGTState:
+        g = oracle.grad(x0, oracle.sample())
+        return DProxSGTState(t=torch.zeros((), dtype=torch.int64, device=x0.device), x=x0, y=g, nu=g)
+
+    def step(self, s: DProxSGTState, oracle: Oracle, mix: Mix, kind: str) -> DProxSGTState:
+        alpha = as_schedule(self.alpha).at(s.t).to(s.x.dtype)
+        mixed = mix(s.y)
+        y = mixed if self.form == "paper" else s.y  # (DX.1) or (DX.2)
+        x = mix(oracle.prox(s.x - alpha * y, alpha))
+        g = oracle.grad(x, oracle.sample())
+        return DProxSGTState(t=s.t + 1, x=x, y=mixed + g - s.nu, nu=g)
+
+    def vectors(self) -> int:
+        return 2
+
+    def largest_prox_step(self, period: int) -> float:
+        return as_schedule(self.alpha).largest
+
+    def stepsize(self, t: int) -> float:
+        return float(as_schedule(self.alpha).at(torch.tensor(t)))
+
+
+@ALGORITHMS.register("cdproxsgt")
+@dataclass(frozen=True)
+class CDProxSGT(Algorithm):
+    """CDProxSGT: what is sent are compressed differences.
+
+    Parameters
+    ----------
+    alpha
+        Stepsize α > 0, or a schedule.
+    compressor
+        `"top-k"` keeps each row's entries of largest magnitude; `"none"` keeps all.
+    keep
+        The share of a row's entries that top-k keeps, in (0, 1]; one entry at least.
+    gamma_x, gamma_y
+        Steps of the two gossips, in (0, 1].
+    """
+
+    name: ClassVar[str] = "cdproxsgt"
+    about: ClassVar[About] = About(
+        title="CDProxSGT",
+        citation=_CITATION,
+        mixing="2",
+        notes="Top-k is taken over a client's whole row; the released code takes it per tensor, has no prox, and keeps "
+        "trackers in float64.",
+    )
+
+    alpha: Stepsize = 0.05
+    compressor: Literal["top-k", "none"] = "top-k"
+    keep: float = 0.3
+    gamma_x: float = 0.5
+    gamma_y: float = 0.5
+
+    def __post_init__(self) -> None:
+        as_schedule(self.alpha)
+        if self.compressor not in ("top-k", "none"):
+            raise ConfigError("algorithm.compressor", f"{self.compressor!r} given; it can be 'top-k' or 'none'")
+        for key in ("keep", "gamma_x", "gamma_y"):
+            if not 0 < getattr(self, key) <= 1:
+                raise ConfigError(f"algorithm.{key}", f"{getattr(self, key)!r} given; it must lie in (0, 1]")
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> CDProxSGTState:
+        g = oracle.grad(x0, oracle.sample())
+        t = torch.zeros((), dtype=torch.int64, device=x0.device)
+        return CDProxSGTState(t=t, x=x0, y=g, nu=g, x_hat=torch.zeros_like(x0), y_hat=torch.zeros_like(x0))
+
+    def step(self, s: CDProxSGTState, oracle: Oracle, mix: Mix, kind: str) -> CDProxSGTState:
+        alpha = as_schedule(self.alpha).at(s.t).to(s.x.dtype)
+        x_hat, y_hat, y = s.x_hat, s.y_hat, s.y
+        if self.communicates(kind):
+            y, y_hat = self._gossip(y, y_hat, self.gamma_y, mix)  # (CD.1)
+        x = oracle.prox(s.x - alpha * y, alpha)
+        if self.communicates(kind):
+            x, x_hat = self._gossip(x, x_hat, self.gamma_x, mix)  # (CD.2)
+        g = oracle.grad(x, oracle.sample())
+        return CDProxSGTState(t=s.t + 1, x=x, y=y + g - s.nu, nu=g, x_hat=x_hat, y_hat=y_hat)
+
+    def vectors(self) -> int:
+        return 2
+
+    def largest_prox_step(self, period: int) -> float:
+        return as_schedule(self.alpha).largest
+
+    def stepsize(self, t: int) -> float:
+        return float(as_schedule(self.alpha).at(torch.tensor(t)))
+
+    def _gossip(self, z: Tensor, hat: Tensor, gamma: float, mix: Mix) -> tuple[Tensor, Tensor]:
+        """Z + γ(W − I)ẑ and ẑ, once ẑ has taken in the compressed difference, which is all that is sent."""
+        difference, payload = self._compressed(z - hat)
+        hat = hat + difference
+        return z + gamma * (mix(hat, payload) - hat), hat
+
+    def _compressed(self, z: Tensor) -> tuple[Tensor, float | None]:
+        """Q(z), and the bytes that a row of it takes."""
+        if self.compressor == "none":
+            return z, None
+        k = max(1, round(self.keep * z.shape[1]))
+        largest = z.abs().topk(k, dim=1).indices
+        kept = torch.zeros_like(z).scatter(1, largest, z.gather(1, largest))
+        return kept, k * (z.element_size() + _POSITION_BYTES)

@@ -1,0 +1,66 @@
+"""D-PSGD: stochastic gradient descent, mixed.
+
+X. Lian et al.: "Can Decentralized Algorithms Outperform Centralized Algorithms?", NeurIPS 2017. With W^t = W in an
+exchange and the identity otherwise,
+
+    combine: x^{t+1} = W^t x^t − α g(x^t)          (DP.1), the paper's: gradient at the unmixed model
+    adapt:   x^{t+1} = W^t ( x^t − α g(x^t) )      adapt-then-combine, what most code calls DSGD
+
+One vector per communication, one gradient per iteration. With a constant α and clients that differ, the limit is not a
+solution: only α → 0 removes the bias.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.gradient_method import GradientMethod, check_choice, iteration_zero
+
+
+class DPSGDState(NamedTuple):
+    """The models alone."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models, [rows, d]
+
+
+@ALGORITHMS.register("d-psgd")
+@dataclass(frozen=True)
+class DPSGD(GradientMethod):
+    """Decentralized parallel SGD.
+
+    Parameters
+    ----------
+    alpha
+        Stepsize α > 0, or a schedule.
+    form
+        `"combine"` mixes models and then steps (the paper's), `"adapt"` steps and then mixes.
+    """
+
+    name: ClassVar[str] = "d-psgd"
+    about: ClassVar[About] = About(
+        title="D-PSGD",
+        citation="Lian, Zhang, Zhang, Hsieh, Zhang, Liu: Can Decentralized Algorithms Outperform Centralized "
+        "Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent, NeurIPS 2017",
+        mixing="1",
+        notes="Biased where clients differ, at a constant stepsize. Much code takes form = 'adapt' for it.",
+    )
+
+    form: Literal["combine", "adapt"] = "combine"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("form", self.form, ("combine", "adapt"))
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DPSGDState:
+        return DPSGDState(t=iteration_zero(x0), x=x0)
+
+    def step(self, s: DPSGDState, oracle: Oracle, mix: Mix, kind: str) -> DPSGDState:
+        move = self._alpha(s) * oracle.grad(s.x, oracle.sample())
+        x = mix(s.x) - move if self.form == "combine" else mix(s.x - move)  # (DP.1)
+        return DPSGDState(t=s.t + 1, x=x)
+
+    def vectors(self) -> int:
+        return 1

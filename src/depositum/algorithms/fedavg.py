@@ -1,0 +1,134 @@
+"""FedAvg, and FedAvg-M with momentum: averaging models after local steps. Smooth problems only.
+
+FedAvg. H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", AISTATS 2017. From w_i = w^r, K steps and then, with server step s,
+
+    w_i ← w_i − α g_i(w_i)                                  (AV.1)
+    w^{r+1} = w^r + s · mean_i (w_i − w^r)                  (AV.2)
+
+FedAvg-M. Z. Cheng, X. Huang, P. Wu, K. Yuan: "Momentum Benefits Non-IID Federated Learning Simply and Provably", ICLR
+2024. With m^0 = 0,
+
+    w_i ← w_i − α ( (1−γ) g_i(w_i) + γ m^r )                (AM.1)
+    m^{r+1} = mean_i (w^r − w_i) / (Kα)                     (AM.2)
+    w^{r+1} = w^r − s Kα m^{r+1}                            (AM.3)
+
+One vector up and one down per round, one gradient per iteration.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.server import ServerMethod, require_momentum, require_positive, start_clock
+
+
+class FedAvgState(NamedTuple):
+    """The variables of FedAvg, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    local: Tensor  # w_i
+
+
+@ALGORITHMS.register("fedavg")
+@dataclass(frozen=True)
+class FedAvg(ServerMethod):
+    """Federated averaging.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    server_step
+        s > 0; 1 is plain averaging.
+    """
+
+    name: ClassVar[str] = "fedavg"
+    about: ClassVar[About] = About(
+        title="FedAvg",
+        citation="McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks "
+        "from Decentralized Data, AISTATS 2017",
+        mixing="1",
+        notes="Biased by client drift where clients' data differ and T0 > 1.",
+    )
+    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("server_step", self.server_step)
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgState:
+        t, _ = start_clock(x0)
+        return FedAvgState(t=t, x=x0, local=x0)
+
+    def step(self, s: FedAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgState:
+        local = s.local - self.alpha_at(s.t) * oracle.grad(s.local, oracle.sample())  # (AV.1)
+        if not self.communicates(kind):
+            return FedAvgState(t=s.t + 1, x=s.x, local=local)
+        x = s.x + self.server_step * mix.average(local - s.x)  # (AV.2)
+        return FedAvgState(t=s.t + 1, x=x, local=x)
+
+
+class FedAvgMState(NamedTuple):
+    """The variables of FedAvg-M, each `[rows, d]` but t and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    local: Tensor  # w_i
+    m: Tensor  # m^r, the server's momentum, equal in all rows
+    elapsed: Tensor  # sum of the client steps of this round
+
+
+@ALGORITHMS.register("fedavg-m")
+@dataclass(frozen=True)
+class FedAvgM(ServerMethod):
+    """FedAvg whose local steps are blended with the last round's average direction.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    gamma
+        Momentum γ ∈ [0, 1), which is 1 − β in its paper; 0 is FedAvg.
+    server_step
+        s > 0. The server's stepsize in its paper is s·K·α.
+    """
+
+    name: ClassVar[str] = "fedavg-m"
+    about: ClassVar[About] = About(
+        title="FedAvg-M",
+        citation="Cheng, Huang, Wu, Yuan: Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024",
+        bounded_heterogeneity=False,
+        mixing="1",
+        notes="At a constant stepsize still biased where clients' data differ and T0 > 1, though less than FedAvg.",
+    )
+    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+
+    gamma: float = 0.5
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_momentum(self.gamma)
+        require_positive("server_step", self.server_step)
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgMState:
+        t, elapsed = start_clock(x0)
+        return FedAvgMState(t=t, x=x0, local=x0, m=torch.zeros_like(x0), elapsed=elapsed)
+
+    def step(self, s: FedAvgMState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgMState:
+        alpha = self.alpha_at(s.t)
+        g = oracle.grad(s.local, oracle.sample())
+        local = s.local - alpha * ((1 - self.gamma) * g + self.gamma * s.m)  # (AM.1)
+        elapsed = s.elapsed + alpha
+        if not self.communicates(kind):
+            return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
+        m = mix.average(s.x - local) / elapsed  # (AM.2)
+        x = s.x - self.server_step * elapsed * m  # (AM.3)
+        return FedAvgMState(t=s.t + 1, x=x, local=x, m=m, elapsed=torch.zeros_like(elapsed))

@@ -1,0 +1,164 @@
+"""FedMiD and FedDualAvg: federated mirror descent and federated dual averaging for composite problems.
+
+H. Yuan, M. Zaheer, S. Reddi: "Federated Composite Optimization", ICML 2021. P_τ is the prox of τh, s the server step.
+
+FedMiD: from w_i^{r,0} = w^r,
+
+    w_i^{r,k+1} = P_{αβ}( w_i^{r,k} − α g_i(w_i^{r,k}) ),  k = 0 … K−1             (FM.1)
+    Δ = mean_i (w_i^{r,K} − w^r)                                                   (FM.2)
+    w^{r+1} = P_{sHβ}( w^r + s Δ ),  H = Kα                                        (FM.3)
+
+Without the prox in (FM.1) it is the paper's "only server proximal" variant, OSP.
+
+FedDualAvg: the server keeps a dual z^r (z^0 = x_0) and the elapsed step H^r (H^0 = 0); from y_i = z^r, H = H^r,
+
+    w_i = P_{Hβ}(y_i);  y_i ← y_i − α g_i(w_i);  H ← H + α,  K times               (FA.1)
+    z^{r+1} = z^r + s · mean_i (y_i − z^r);  H^{r+1} = H^r + s Kα                  (FA.2)
+    w^{r+1} = P_{H^{r+1}β}( z^{r+1} )                                              (FA.3)
+
+One vector up and one down per round, one gradient per iteration. With h = 0 both are FedAvg.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.server import ServerMethod, largest_alpha, require_positive, start_clock
+from depositum.errors import ConfigError
+
+CITATION = "Yuan, Zaheer, Reddi: Federated Composite Optimization, ICML 2021"
+
+
+class FedMiDState(NamedTuple):
+    """The variables of FedMiD, each `[rows, d]` but t and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    local: Tensor  # w_i
+    elapsed: Tensor  # sum of the client steps of this round; H at its end
+
+
+@ALGORITHMS.register("fedmid")
+@dataclass(frozen=True)
+class FedMiD(ServerMethod):
+    """Federated mirror descent.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    server_step
+        s > 0.
+    client_prox
+        Whether clients take the prox in (FM.1); False is the OSP variant.
+    server_prox
+        Whether the server takes the prox in (FM.3).
+    """
+
+    name: ClassVar[str] = "fedmid"
+    about: ClassVar[About] = About(
+        title="FedMiD",
+        citation=CITATION,
+        mixing="1",
+        notes="Biased: with both proxes h acts twice in a round, so even T0 = 1 does not stop at a solution; without "
+        "the server's, the bias is much smaller. The released code leaves biases and convolutions unregularized.",
+    )
+    prox_formula: ClassVar[str] = "max(α, server_step·T0·α)"
+
+    server_step: float = 1.0
+    client_prox: bool = True
+    server_prox: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("server_step", self.server_step)
+        if not (self.client_prox or self.server_prox):
+            raise ConfigError(
+                "algorithm.server_prox", "False given with client_prox = False; without any prox it is 'fedavg'"
+            )
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedMiDState:
+        t, elapsed = start_clock(x0)
+        return FedMiDState(t=t, x=x0, local=x0, elapsed=elapsed)
+
+    def step(self, s: FedMiDState, oracle: Oracle, mix: Mix, kind: str) -> FedMiDState:
+        alpha = self.alpha_at(s.t)
+        local = s.local - alpha * oracle.grad(s.local, oracle.sample())  # (FM.1)
+        if self.client_prox:
+            local = oracle.prox(local, alpha)  # (FM.1)
+        elapsed = s.elapsed + alpha
+        if not self.communicates(kind):
+            return FedMiDState(t=s.t + 1, x=s.x, local=local, elapsed=elapsed)
+        x = s.x + self.server_step * mix.average(local - s.x)  # (FM.2)
+        if self.server_prox:
+            x = oracle.prox(x, self.server_step * elapsed)  # (FM.3)
+        return FedMiDState(t=s.t + 1, x=x, local=x, elapsed=torch.zeros_like(elapsed))
+
+    def largest_prox_step(self, period: int) -> float:
+        alpha = largest_alpha(self)
+        client = alpha if self.client_prox else 0.0
+        return max(client, self.server_step * period * alpha) if self.server_prox else client
+
+
+class FedDualAvgState(NamedTuple):
+    """The variables of FedDualAvg, each `[rows, d]` but t, H and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    z: Tensor  # z^r, the server's dual, equal in all rows
+    local: Tensor  # y_i, the clients' duals
+    H: Tensor  # H^r, the step elapsed at the server
+    elapsed: Tensor  # sum of the client steps of this round
+
+
+@ALGORITHMS.register("feddualavg")
+@dataclass(frozen=True)
+class FedDualAvg(ServerMethod):
+    """Federated dual averaging, for convex h: the step of its prox grows without bound.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    server_step
+        s > 0.
+    """
+
+    name: ClassVar[str] = "feddualavg"
+    about: ClassVar[About] = About(
+        title="FedDualAvg",
+        citation=CITATION,
+        mixing="1",
+        notes="For convex h only. Biased by client drift in proportion to the step. Its duals grow with the number of "
+        "rounds, so that very long runs lose digits in float32.",
+    )
+    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "convex"
+
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("server_step", self.server_step)
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDualAvgState:
+        t, elapsed = start_clock(x0)
+        return FedDualAvgState(t=t, x=x0, z=x0, local=x0, H=elapsed, elapsed=elapsed)
+
+    def step(self, s: FedDualAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedDualAvgState:
+        alpha = self.alpha_at(s.t)
+        w = oracle.prox(s.local, s.H + s.elapsed)  # (FA.1)
+        local = s.local - alpha * oracle.grad(w, oracle.sample())  # (FA.1)
+        elapsed = s.elapsed + alpha
+        if not self.communicates(kind):
+            return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
+        z = s.z + self.server_step * mix.average(local - s.z)  # (FA.2)
+        H = s.H + self.server_step * elapsed  # (FA.2)
+        x = oracle.prox(z, H)  # (FA.3)
+        return FedDualAvgState(t=s.t + 1, x=x, z=z, local=z, H=H, elapsed=torch.zeros_like(elapsed))
+
+    def largest_prox_step(self, period: int) -> float:
+        return inf

@@ -1,0 +1,190 @@
+"""Prox-DASA and Prox-DASA-GT: decentralized proximal averaged stochastic approximation, one batch per iteration.
+
+T. Xiao, X. Chen, K. Balasubramanian, S. Ghadimi: "A One-Sample Decentralized Proximal Algorithm for Non-Convex
+Stochastic Composite Optimization", UAI 2023. With η the step of the prox, a_t ≤ 1 the weight of the averages, and m
+mixing rounds,
+
+    p^t      = P_{ηβ}( x^t − η z^t )                                                   (PD.1)
+    v^{t+1}  = fresh mini-batch gradients at x^t                                       (PD.2)
+    x^{t+1}  = W^m ( (1−a_t) x^t + a_t p^t )                                           (PD.3), (PD.6)
+    DASA:    z^{t+1} = W^m ( (1−a_t) z^t + a_t v^{t+1} )                               (PD.4), (PD.6)
+    DASA-GT: ỹ^{t+1} = y^t + v^{t+1} − v^t,   y^{t+1} = W^m ỹ^{t+1}
+             z^{t+1} = W^m ( (1−a_t) z^t + a_t ỹ^{t+1} )                               (PD.5), (PD.6)
+
+from x_i^0 = x_0, z^0 = 0, y^0 = v^0 = g(x^0) (y is the authors' u). With a period, W^m is the identity in local steps.
+Models are moving averages, so they are not sparse; p is. J y^t = J v^t at every t.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.rounds import repeated
+from depositum.algorithms.schedules import Stepsize, as_schedule
+from depositum.errors import ConfigError, listing
+
+_CITATION = (
+    "Xiao, Chen, Balasubramanian, Ghadimi: A One-Sample Decentralized Proximal Algorithm for Non-Convex Stochastic "
+    "Composite Optimization, UAI 2023"
+)
+_SCALING = "The released code divides losses but not the prox by n: take η = lr/n and β = n·l1 for its values."
+
+
+class ProxDASAState(NamedTuple):
+    """Prox-DASA's variables, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models
+    z: Tensor  # averaged gradients
+
+
+class ProxDASAGTState(NamedTuple):
+    """Prox-DASA-GT's variables, each `[rows, d]` but t."""
+
+    t: Tensor  # iteration
+    x: Tensor  # models
+    z: Tensor  # averaged trackers
+    y: Tensor  # trackers of the average gradient
+    v: Tensor  # last gradients
+
+
+@dataclass(frozen=True)
+class _Averaged(Algorithm):
+    """What the two share: the hyper-parameters, and the weight of the averages."""
+
+    estimate: ClassVar[str] = "z"
+
+    eta: float = 0.1
+    a: Stepsize = 0.3
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eta < math.inf:
+            raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be a number > 0")
+        if isinstance(self.a, int | float) and not 0 < self.a <= 1:
+            raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1], or be a schedule")
+        as_schedule(self.a, "algorithm.a")
+        if self.rounds < 1:
+            raise ConfigError("algorithm.rounds", f"{self.rounds!r} given; it must be a whole number ≥ 1")
+
+    def largest_prox_step(self, period: int) -> float:
+        return self.eta
+
+    def stepsize(self, t: int) -> float:
+        return self.eta
+
+    def _weight(self, t: Tensor, like: Tensor) -> Tensor:
+        """a_t, in the dtype of `like`."""
+        return as_schedule(self.a, "algorithm.a").at(t).clamp(max=1.0).to(like.dtype)
+
+
+@ALGORITHMS.register("prox-dasa")
+@dataclass(frozen=True)
+class ProxDASA(_Averaged):
+    """Prox-DASA.
+
+    Parameters
+    ----------
+    eta
+        Step η > 0 of the prox.
+    a
+        Weight a_t of the new point and gradient in their averages: a number in (0, 1], or a schedule, which is
+        clipped to 1. The paper's a√(n/(t+1)) is `power` with start a√n and power 0.5.
+    rounds
+        m, mixing rounds in each exchange of a variable.
+    """
+
+    name: ClassVar[str] = "prox-dasa"
+    about: ClassVar[About] = About(
+        title="Prox-DASA",
+        citation=_CITATION,
+        mean_squared_smoothness=False,
+        bounded_heterogeneity=True,
+        batch="O(1)",
+        communication="O(1/(n ε²))",
+        gradients="O(1/(n ε²))",
+        mega_batch=False,
+        linear_speedup=True,
+        mixing="2K",
+        notes="With a constant weight and heterogeneous data it stalls at a biased point. " + _SCALING,
+    )
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAState:
+        t = torch.zeros((), dtype=torch.int64, device=x0.device)
+        return ProxDASAState(t=t, x=x0, z=torch.zeros_like(x0))
+
+    def step(self, s: ProxDASAState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAState:
+        a = self._weight(s.t, s.x)
+        p = oracle.prox(s.x - self.eta * s.z, self.eta)  # (PD.1)
+        v = oracle.grad(s.x, oracle.sample())  # (PD.2)
+        x = repeated(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
+        z = repeated(mix, (1 - a) * s.z + a * v, self.rounds)  # (PD.4), (PD.6)
+        return ProxDASAState(t=s.t + 1, x=x, z=z)
+
+    def vectors(self) -> int:
+        return 2 * self.rounds
+
+
+@ALGORITHMS.register("prox-dasa-gt")
+@dataclass(frozen=True)
+class ProxDASAGT(_Averaged):
+    """Prox-DASA with gradient tracking.
+
+    Parameters
+    ----------
+    eta
+        Step η > 0 of the prox.
+    a
+        Weight a_t of the new point and gradient in their averages: a number in (0, 1], or a schedule, which is
+        clipped to 1. The paper's a√(n/(t+1)) is `power` with start a√n and power 0.5.
+    rounds
+        m, mixing rounds in each exchange of a variable.
+    tracker
+        `"paper"` averages the trackers into z (PD.5); `"unused"` averages the gradients themselves (PD.4) while it
+        still keeps, mixes and sends the trackers, as the released code does.
+    """
+
+    name: ClassVar[str] = "prox-dasa-gt"
+    about: ClassVar[About] = About(
+        title="Prox-DASA-GT",
+        citation=_CITATION,
+        mean_squared_smoothness=False,
+        bounded_heterogeneity=False,
+        batch="O(1)",
+        communication="O(1/(n ε²))",
+        gradients="O(1/(n ε²))",
+        mega_batch=False,
+        linear_speedup=True,
+        mixing="3K",
+        notes="The released code never uses its trackers, which makes it Prox-DASA with more traffic "
+        '(tracker = "unused"), and does not clip a_t to 1. ' + _SCALING,
+    )
+
+    tracker: Literal["paper", "unused"] = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tracker not in ("paper", "unused"):
+            raise ConfigError("algorithm.tracker", f"{self.tracker!r} given; it can be {listing(['paper', 'unused'])}")
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAGTState:
+        g = oracle.grad(x0, oracle.sample())
+        t = torch.zeros((), dtype=torch.int64, device=x0.device)
+        return ProxDASAGTState(t=t, x=x0, z=torch.zeros_like(x0), y=g, v=g)
+
+    def step(self, s: ProxDASAGTState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAGTState:
+        a = self._weight(s.t, s.x)
+        p = oracle.prox(s.x - self.eta * s.z, self.eta)  # (PD.1)
+        v = oracle.grad(s.x, oracle.sample())  # (PD.2)
+        y = s.y + v - s.v  # (PD.5)
+        direction = y if self.tracker == "paper" else v
+        x = repeated(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
+        z = repeated(mix, (1 - a) * s.z + a * direction, self.rounds)  # (PD.5) or (PD.4), (PD.6)
+        return ProxDASAGTState(t=s.t + 1, x=x, z=z, y=repeated(mix, y, self.rounds), v=v)
+
+    def vectors(self) -> int:
+        return 3 * self.rounds

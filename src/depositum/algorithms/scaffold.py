@@ -1,0 +1,166 @@
+"""SCAFFOLD, and SCAFFOLD-M with momentum: control variates against client drift. Smooth problems only.
+
+SCAFFOLD. S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning", ICML 2020. With control variates c = c_i = 0 at the start, x_i = w^r and K steps,
+
+    x_i ← x_i − α ( g_i(x_i) − c_i + c )                    (SC.1)
+    option I:  c_i⁺ = g_i(w^r)                              (SC.2)
+    option II: c_i⁺ = c_i − c + (w^r − x_i)/(Kα)            (SC.2)
+    w^{r+1} = w^r + s · mean_i (x_i − w^r)                  (SC.3)
+    c⁺ = c + mean_i (c_i⁺ − c_i)                            (SC.3)
+
+SCAFFOLD-M. Z. Cheng, X. Huang, P. Wu, K. Yuan: "Momentum Benefits Non-IID Federated Learning Simply and Provably", ICLR
+2024. With m^0 = 0,
+
+    x_i ← x_i − α ( (1−γ) ( g_i(x_i) − c_i + c ) + γ m^r )  (SM.1)
+    c_i⁺ = the mean of client i's gradients of the round    (SM.2)
+    m^{r+1} = mean_i (w^r − x_i) / (Kα)                     (SM.3)
+    w^{r+1} = w^r − s Kα m^{r+1},  c⁺ as in (SC.3)          (SM.4)
+
+Two vectors up and two down per round; one gradient per iteration, and one more per round in option I. All clients take
+part, so c = mean_i c_i at all times.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.server import ServerMethod, require_choice, require_momentum, require_positive, start_clock
+
+
+class ScaffoldState(NamedTuple):
+    """The variables of SCAFFOLD, each `[rows, d]` but t and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    local: Tensor  # x_i
+    c: Tensor  # the server's control variate, equal in all rows
+    ci: Tensor  # c_i, the clients' control variates
+    elapsed: Tensor  # sum of the client steps of this round
+
+
+@ALGORITHMS.register("scaffold")
+@dataclass(frozen=True)
+class Scaffold(ServerMethod):
+    """Stochastic controlled averaging.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    option
+        How c_i is renewed: `"I"` by a gradient at the server's model, `"II"` from the round's displacement, at no cost.
+    server_step
+        s > 0.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    about: ClassVar[About] = About(
+        title="SCAFFOLD",
+        citation="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for "
+        "Federated Learning, ICML 2020",
+        bounded_heterogeneity=False,
+        mixing="2",
+    )
+    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+
+    option: Literal["I", "II"] = "II"
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("option", self.option, ("I", "II"))
+        require_positive("server_step", self.server_step)
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldState:
+        t, elapsed = start_clock(x0)
+        zero = torch.zeros_like(x0)
+        return ScaffoldState(t=t, x=x0, local=x0, c=zero, ci=zero, elapsed=elapsed)
+
+    def step(self, s: ScaffoldState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldState:
+        alpha = self.alpha_at(s.t)
+        local = s.local - alpha * (oracle.grad(s.local, oracle.sample()) - s.ci + s.c)  # (SC.1)
+        elapsed = s.elapsed + alpha
+        if not self.communicates(kind):
+            return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
+        first = self.option == "I"
+        ci = oracle.grad(s.x, oracle.sample()) if first else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
+        x = s.x + self.server_step * mix.average(local - s.x)  # (SC.3)
+        c = s.c + mix.average(ci - s.ci)  # (SC.3)
+        return ScaffoldState(t=s.t + 1, x=x, local=x, c=c, ci=ci, elapsed=torch.zeros_like(elapsed))
+
+    def vectors(self) -> int:
+        return 2
+
+
+class ScaffoldMState(NamedTuple):
+    """The variables of SCAFFOLD-M, each `[rows, d]` but t and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # w^r, the server's model
+    local: Tensor  # x_i
+    c: Tensor  # the server's control variate, equal in all rows
+    ci: Tensor  # c_i, the clients' control variates
+    m: Tensor  # m^r, the server's momentum, equal in all rows
+    gradients: Tensor  # sum of α·g_i over this round
+    elapsed: Tensor  # sum of the client steps of this round
+
+
+@ALGORITHMS.register("scaffold-m")
+@dataclass(frozen=True)
+class ScaffoldM(ServerMethod):
+    """SCAFFOLD whose local steps are blended with the last round's average direction.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    gamma
+        Momentum γ ∈ [0, 1), which is 1 − β in its paper.
+    server_step
+        s > 0. The server's stepsize in its paper is s·K·α.
+    """
+
+    name: ClassVar[str] = "scaffold-m"
+    about: ClassVar[About] = About(
+        title="SCAFFOLD-M",
+        citation="Cheng, Huang, Wu, Yuan: Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024",
+        bounded_heterogeneity=False,
+        mixing="2",
+    )
+    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+
+    gamma: float = 0.5
+    server_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_momentum(self.gamma)
+        require_positive("server_step", self.server_step)
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldMState:
+        t, elapsed = start_clock(x0)
+        zero = torch.zeros_like(x0)
+        return ScaffoldMState(t=t, x=x0, local=x0, c=zero, ci=zero, m=zero, gradients=zero, elapsed=elapsed)
+
+    def step(self, s: ScaffoldMState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldMState:
+        alpha, gamma = self.alpha_at(s.t), self.gamma
+        g = oracle.grad(s.local, oracle.sample())
+        local = s.local - alpha * ((1 - gamma) * (g - s.ci + s.c) + gamma * s.m)  # (SM.1)
+        gradients, elapsed = s.gradients + alpha * g, s.elapsed + alpha
+        if not self.communicates(kind):
+            return s._replace(t=s.t + 1, local=local, gradients=gradients, elapsed=elapsed)
+        ci = gradients / elapsed  # (SM.2)
+        m = mix.average(s.x - local) / elapsed  # (SM.3)
+        x = s.x - self.server_step * elapsed * m  # (SM.4)
+        c = s.c + mix.average(ci - s.ci)  # (SC.3)
+        nothing = torch.zeros_like(gradients)
+        return ScaffoldMState(
+            t=s.t + 1, x=x, local=x, c=c, ci=ci, m=m, gradients=nothing, elapsed=torch.zeros_like(elapsed)
+        )
+
+    def vectors(self) -> int:
+        return 2

@@ -1,0 +1,94 @@
+"""The composite federated learning of Zhang, Hu and Johansson: drift correction with decoupled proxes.
+
+J. Zhang, J. Hu, M. Johansson: "Composite Federated Learning with Heterogeneous Data", ICASSP 2024, arXiv 2309.01795.
+P_τ is the prox of τh, s the server step and α̃ = sKα. From the server's model x̄^r before its prox, and corrections c_i,
+
+    p = P_{α̃β}( x̄^r );  ẑ_i = z_i = p
+    ẑ_i ← ẑ_i − α ( g_i(z_i) + c_i^r );  z_i = P_{(k+1)αβ}( ẑ_i ),  k = 0 … K−1    (ZH.1)
+    x̄^{r+1} = p + s ( mean_i ẑ_i − p )                                             (ZH.2)
+    c_i^{r+1} = ( p − x̄^{r+1} )/(sKα) − mean_k g_i(z_i)                            (ZH.3)
+
+Clients send ẑ_i, before the prox: one vector up and one down per round, one gradient per iteration. The model is p. It
+starts as p = x_0, that is from an x̄^1 whose prox is x_0, so that all methods start at the same model. The corrections
+average to 0 at all times.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.server import ServerMethod, largest_alpha, require_choice, require_positive, start_clock
+
+
+class ZhangState(NamedTuple):
+    """The variables of the method, each `[rows, d]` but t and elapsed."""
+
+    t: Tensor  # iteration
+    x: Tensor  # p, the server's model
+    local: Tensor  # z_i
+    zhat: Tensor  # ẑ_i, before the prox
+    c: Tensor  # c_i, the corrections
+    gradients: Tensor  # sum of α·g_i over this round
+    elapsed: Tensor  # sum of the client steps of this round
+
+
+@ALGORITHMS.register("zhang-composite")
+@dataclass(frozen=True)
+class ZhangComposite(ServerMethod):
+    """Composite federated learning with heterogeneous data.
+
+    Parameters
+    ----------
+    alpha
+        Client stepsize α > 0, or a schedule.
+    server_step
+        s > 0.
+    start
+        c_i^1: `"zero"`, or `"gradient"`, which is mean_j g_j(x_0) − g_i(x_0) and takes one synchronisation.
+    """
+
+    name: ClassVar[str] = "zhang-composite"
+    about: ClassVar[About] = About(
+        title="Zhang et al.",
+        citation="Zhang, Hu, Johansson: Composite Federated Learning with Heterogeneous Data, ICASSP 2024",
+        bounded_heterogeneity=False,
+        mixing="1",
+    )
+    prox_formula: ClassVar[str] = "max(1, server_step)·T0·α"
+
+    server_step: float = 1.0
+    start: Literal["zero", "gradient"] = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("server_step", self.server_step)
+        require_choice("start", self.start, ("zero", "gradient"))
+
+    def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
+        t, elapsed = start_clock(x0)
+        zero = torch.zeros_like(x0)
+        c = zero
+        if self.start == "gradient":
+            g = oracle.grad(x0, oracle.sample())
+            c = mix.average(g) - g
+        return ZhangState(t=t, x=x0, local=x0, zhat=x0, c=c, gradients=zero, elapsed=elapsed)
+
+    def step(self, s: ZhangState, oracle: Oracle, mix: Mix, kind: str) -> ZhangState:
+        alpha = self.alpha_at(s.t)
+        g = oracle.grad(s.local, oracle.sample())
+        zhat = s.zhat - alpha * (g + s.c)  # (ZH.1)
+        gradients, elapsed = s.gradients + alpha * g, s.elapsed + alpha
+        if not self.communicates(kind):
+            local = oracle.prox(zhat, elapsed)  # (ZH.1)
+            return s._replace(t=s.t + 1, local=local, zhat=zhat, gradients=gradients, elapsed=elapsed)
+        drift = mix.average(zhat - s.x)
+        x = oracle.prox(s.x + self.server_step * drift, self.server_step * elapsed)  # (ZH.2)
+        c = -(drift + gradients) / elapsed  # (ZH.3), where p − x̄^{r+1} is −s·drift
+        nothing = torch.zeros_like(gradients)
+        return ZhangState(t=s.t + 1, x=x, local=x, zhat=x, c=c, gradients=nothing, elapsed=torch.zeros_like(elapsed))
+
+    def largest_prox_step(self, period: int) -> float:
+        return max(1.0, self.server_step) * period * largest_alpha(self)

@@ -1,0 +1,74 @@
+"""One base configuration for many methods: what a method needs otherwise stands in `[override.METHOD.SECTION]`.
+
+`METHOD` is a method's name, or a trait that several share: `smooth` (those that cannot take an h), `convex` (those that
+need a convex one) or `server`. A method's own part wins over its traits'.
+"""
+
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from depositum.algorithms import ALGORITHMS, Algorithm
+from depositum.errors import ConfigError, listing, nearest
+from depositum.own_code import own
+
+TRAITS = ("smooth", "convex", "server")
+
+
+def for_method(table: dict[str, Any], sections: list[str], method: str | None = None) -> dict[str, Any]:
+    """The plain table of one method: the base's own, or `method` in its place.
+
+    Another method than the base's has none of the base's hyper-parameters, and one with a server not its network.
+    """
+    table = {k: dict(v) if isinstance(v, dict) else v for k, v in table.items()}
+    parts = table.pop("override", {})
+    _check(parts, sections)
+    base = table.get("algorithm", {})
+    chosen = str(base.get("name", "depositum")) if isinstance(base, dict) else ""
+    if method is not None and method != chosen:
+        table["algorithm"] = {"name": method}
+        chosen = method
+    if chosen not in ALGORITHMS:
+        return table  # refused, with the nearest name, where the method is made
+    kind = ALGORITHMS[chosen]
+    assert isinstance(kind, type)
+    assert issubclass(kind, Algorithm)
+    if method is not None and kind.server:
+        table.pop("network", None)
+    traits = [trait for trait in TRAITS if trait == kind.handles or (trait == "server" and kind.server)]
+    for key in (*traits, chosen):
+        for section, values in parts.get(key, {}).items():
+            table[section] = {**table.get(section, {}), **values}
+    return table
+
+
+def register_own_method(table: dict[str, Any], base: Path) -> None:
+    """Make a person's own method, `name = "package.module:Class"`, known by that name."""
+    section = table.get("algorithm")
+    name = section.get("name") if isinstance(section, dict) else None
+    if not isinstance(name, str) or ":" not in name:
+        return
+    kind = own(name, "algorithm.name", "method", base)
+    fits = isinstance(kind, type) and issubclass(kind, Algorithm) and is_dataclass(kind)
+    if not fits:
+        raise ConfigError("algorithm.name", f"{name!r} is no method: it must be a dataclass that extends Algorithm")
+    ALGORITHMS.register(name)(kind)
+
+
+def _check(parts: Any, sections: list[str]) -> None:
+    if not isinstance(parts, dict):
+        raise ConfigError("override", f"{parts!r} given; it must be tables [override.METHOD.SECTION]")
+    allowed = [*TRAITS, *ALGORITHMS]
+    for key, part in parts.items():
+        if key not in allowed:
+            raise ConfigError(f"override.{key}", f"is no method, nor one of {listing(TRAITS)}{nearest(key, allowed)}")
+        if not isinstance(part, dict):
+            raise ConfigError(f"override.{key}", f"{part!r} given; it must be tables [override.{key}.SECTION]")
+        for section, values in part.items():
+            if section not in sections:
+                raise ConfigError(
+                    f"override.{key}.{section}",
+                    f"unknown section; it can be {listing(sections)}{nearest(section, sections)}",
+                )
+            if not isinstance(values, dict):
+                raise ConfigError(f"override.{key}.{section}", f"{values!r} given; it must be a table")

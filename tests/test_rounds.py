@@ -1,0 +1,76 @@
+"""Several mixing rounds in one phase: contraction, averages, cost; and what `mix` offers beside."""
+
+import numpy as np
+import pytest
+import torch
+
+import depositum as dp
+from depositum.algorithms import repeated
+from depositum.engines.mixing import Exchange, Local
+
+CPU, DOUBLE = torch.device("cpu"), torch.float64
+
+
+def exchange(network: dp.Network, trials: int = 1) -> Exchange:
+    return Exchange(network, trials, CPU, DOUBLE)
+
+
+def operator(network: dp.Network, rounds: int, chebyshev: bool) -> np.ndarray:
+    """The matrix that `repeated` applies."""
+    return repeated(exchange(network), torch.eye(network.n, dtype=DOUBLE), rounds, chebyshev).numpy()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 4, 7])
+@pytest.mark.parametrize("network", [dp.ring(10), dp.star(6), dp.torus(12), dp.path(5)], ids=str)
+def test_rounds_contract_as_theory_says(network: dp.Network, rounds: int) -> None:
+    """W^K contracts by λ^K; Chebyshev within 2c^K/(1 + c^{2K}), never worse than plain, and keeps averages."""
+    average = np.full((network.n, network.n), 1 / network.n)
+    plain, fast = (operator(network, rounds, chebyshev) for chebyshev in (False, True))
+    assert np.abs(plain - np.linalg.matrix_power(network.W, rounds)).max() <= 1e-12
+    assert np.abs(fast.sum(1) - 1).max() <= 1e-12
+    assert np.abs(fast.sum(0) - 1).max() <= 1e-12
+    c = network.lam / (1 + np.sqrt(1 - network.lam**2))
+    contraction = np.linalg.norm(fast - average, 2)
+    assert contraction <= 2 * c**rounds / (1 + c ** (2 * rounds)) + 1e-12
+    assert contraction <= np.linalg.norm(plain - average, 2) + 1e-12
+
+
+def test_four_rounds_on_a_ring_of_ten() -> None:
+    average = np.full((10, 10), 0.1)
+    assert np.linalg.norm(operator(dp.ring(10), 4, True) - average, 2) == pytest.approx(0.233, abs=5e-4)
+    assert np.linalg.norm(operator(dp.ring(10), 4, False) - average, 2) == pytest.approx(0.580, abs=5e-4)
+
+
+def test_each_round_is_an_exchange() -> None:
+    """Two neighbours, K rounds, one row of 7 numbers each."""
+    mix = exchange(dp.ring(6))
+    repeated(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
+    assert mix.bytes == 3 * 2 * 7 * 8
+
+
+@pytest.mark.parametrize("chebyshev", [False, True])
+def test_in_a_local_step_nothing_happens(chebyshev: bool) -> None:
+    mix = exchange(dp.ring(6))
+    z = torch.randn(6, 4, dtype=DOUBLE)
+    assert (repeated(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
+    assert mix.bytes == 0
+
+
+def test_what_mix_knows_of_the_network() -> None:
+    """Neighbour sums, degrees, and the eigenvalues on both ends, for two trials at once."""
+    network = dp.star(5)
+    mix = exchange(network, trials=2)
+    z = torch.randn(10, 3, dtype=DOUBLE)
+    adjacency = (network.W > 0).astype(float) - np.eye(5)
+    expected = np.concatenate([adjacency @ z[:5].numpy(), adjacency @ z[5:].numpy()])
+    assert np.abs(mix.neighbours(z).numpy() - expected).max() <= 1e-12
+    assert mix.degree[:, 0].tolist() == [4, 1, 1, 1, 1] * 2
+    spectrum = np.sort(np.linalg.eigvalsh(network.W))
+    assert (mix.lam2, mix.lam_min) == pytest.approx((spectrum[-2], spectrum[0]))
+    assert np.abs(mix.average(z)[5:].numpy() - z[5:].numpy().mean(0)).max() <= 1e-12
+
+
+def test_a_payload_is_what_is_counted() -> None:
+    mix = exchange(dp.ring(6))
+    mix(torch.ones(6, 100, dtype=DOUBLE), payload=12)
+    assert mix.bytes == 24
