@@ -96,7 +96,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     (
         ("problem.regularizer=mcp", "problem.beta=1", "algorithm.alpha=9"),
         "algorithm.alpha",
-        "αβρ = 9·0.2 = 1.8, but the prox is single-valued only for αβρ < 1; take alpha < 5",
+        "αβρ = 9·0.2 = 1.8, but the prox is single-valued only below 1, for prox steps < 5; change alpha",
     ),
     (("network.topology=hypercube", "problem.clients=10"), "network.topology", "10"),
     ("network.topology=split.txt", "network.topology", "2 components: client 2 cannot reach client 0"),

@@ -50,6 +50,12 @@ def test_the_readme_s_configuration_is_the_demo_s() -> None:
     assert config.run.steps == demo.run.steps
 
 
+@pytest.mark.parametrize("method", list(ALGORITHMS))
+def test_every_method_has_its_place_in_the_comparison(method: str) -> None:
+    """`depositum compare examples/methods.toml` is accepted for each: its regularizer, period, network and stepsize."""
+    assert load(ROOT / "examples" / "methods.toml", method=method).algorithm.name == method
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
 def test_every_example_is_accepted(example: Path) -> None:
     load(example)

@@ -562,5 +562,5 @@ def test_sppdm_has_no_local_steps() -> None:
 def test_the_prox_is_checked_with_the_step_it_gets(method: Algorithm) -> None:
     """0.5·βρ must be below 1: 0.95 passes, 1 does not."""
     method.check(1, composite=True, prox_modulus=1.9)
-    with pytest.raises(dp.ConfigError, match="αβρ"):
+    with pytest.raises(dp.ConfigError, match=r"[αη]βρ = 0.5·2 = 1"):
         method.check(1, composite=True, prox_modulus=2.0)

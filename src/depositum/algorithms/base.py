@@ -108,6 +108,9 @@ class Algorithm(ABC):
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
     #: Whether clients talk to a server instead of neighbours: it then uses `mix.average` alone, and has no topology.
     server: ClassVar[bool] = False
+    #: The hyper-parameter that its largest prox step hangs on, and how that step comes about, for messages.
+    prox_key: ClassVar[str] = "alpha"
+    prox_formula: ClassVar[str] = "α"
     #: The state's variable that estimates the gradient, for the gradient-estimation error.
     estimate: ClassVar[str] = "nu"
 
@@ -175,10 +178,11 @@ class Algorithm(ABC):
             )
         step = self.largest_prox_step(period)
         if step * prox_modulus >= 1:
+            product = f"{self.prox_formula}βρ" if len(self.prox_formula) == 1 else f"({self.prox_formula})·βρ"
             raise ConfigError(
-                "algorithm.alpha",
-                f"αβρ = {step:g}·{prox_modulus:g} = {step * prox_modulus:g}, but the prox is single-valued only for "
-                f"αβρ < 1; take alpha < {1 / prox_modulus:g}, or a smaller beta",
+                f"algorithm.{self.prox_key}",
+                f"{product} = {step:g}·{prox_modulus:g} = {step * prox_modulus:g}, but the prox is single-valued only "
+                f"below 1, for prox steps < {1 / prox_modulus:g}; change {self.prox_key}, or take a smaller beta",
             )
 
 

@@ -14,17 +14,23 @@ comes last, so models are sparse but do not agree after an exchange; the other p
     x^{t+1} = W^t P_{α_t β}( x^t − α_t y^t )                                           (DS.6)
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.rounds import repeated
 from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.errors import ConfigError, listing
+from depositum.algorithms.stepping import (
+    Stepping,
+    check_choice,
+    check_count,
+    check_positive,
+    check_share,
+    iteration_zero,
+)
 
 
 class DeepStormState(NamedTuple):
@@ -38,7 +44,7 @@ class DeepStormState(NamedTuple):
 
 @ALGORITHMS.register("deepstorm")
 @dataclass(frozen=True)
-class DeepStorm(Algorithm):
+class DeepStorm(Stepping):
     """DEEPSTORM, both versions.
 
     Parameters
@@ -91,28 +97,19 @@ class DeepStorm(Algorithm):
     initial_batch: int | Literal["full"] | None = None
 
     def __post_init__(self) -> None:
-        as_schedule(self.alpha)
-        if not 0 < self.b <= 1:
-            raise ConfigError("algorithm.b", f"{self.b!r} given; it must lie in (0, 1]")
-        if self.c_b is not None and not 0 < self.c_b < math.inf:
-            raise ConfigError("algorithm.c_b", f"{self.c_b!r} given; it must be a number > 0")
-        if self.rounds < 1:
-            raise ConfigError("algorithm.rounds", f"{self.rounds!r} given; it must be a whole number ≥ 1")
-        if isinstance(self.initial_batch, int) and self.initial_batch < 1:
-            raise ConfigError(
-                "algorithm.initial_batch", f"{self.initial_batch!r} given; it must be a whole number ≥ 1, or 'full'"
-            )
-        for key, value, allowed in (
-            ("version", self.version, ("v2", "v1")),
-            ("placement", self.placement, ("combine-then-prox", "prox-then-combine")),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"algorithm.{key}", f"{value!r} given; it can be {listing(allowed)}")
+        super().__post_init__()
+        check_share("b", self.b)
+        check_count("rounds", self.rounds)
+        check_choice("version", self.version, ("v2", "v1"))
+        check_choice("placement", self.placement, ("combine-then-prox", "prox-then-combine"))
+        if self.c_b is not None:
+            check_positive("c_b", self.c_b)
+        if isinstance(self.initial_batch, int):
+            check_count("initial_batch", self.initial_batch)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DeepStormState:
         d = oracle.grad(x0, oracle.sample(self.initial_batch))
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
-        return DeepStormState(t=t, x=x0, y=self._mixed(mix, d), d=d)
+        return DeepStormState(t=iteration_zero(x0), x=x0, y=self._mixed(mix, d), d=d)
 
     def step(self, s: DeepStormState, oracle: Oracle, mix: Mix, kind: str) -> DeepStormState:
         alpha, b = (weight.to(s.x.dtype) for weight in self._weights(s.t))
@@ -131,12 +128,6 @@ class DeepStorm(Algorithm):
 
     def vectors(self) -> int:
         return 2 * self.rounds
-
-    def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
-
-    def stepsize(self, t: int) -> float:
-        return float(as_schedule(self.alpha).at(torch.tensor(t)))
 
     def _mixed(self, mix: Mix, z: Tensor) -> Tensor:
         return repeated(mix, z, self.rounds, self.chebyshev)

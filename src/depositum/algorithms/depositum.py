@@ -17,12 +17,10 @@ Since J W^t = J, J y^t = J ν^t at every t, with every start below.
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
-from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
-from depositum.errors import ConfigError
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.stepping import Stepping, check_choice, check_fraction, iteration_zero
 
 
 class DepositumState(NamedTuple):
@@ -37,7 +35,7 @@ class DepositumState(NamedTuple):
 
 @ALGORITHMS.register("depositum")
 @dataclass(frozen=True)
-class Depositum(Algorithm):
+class Depositum(Stepping):
     """Algorithm 1 of the paper.
 
     Parameters
@@ -68,27 +66,20 @@ class Depositum(Algorithm):
         mixing="2",
     )
 
-    alpha: Stepsize = 0.05
     gamma: float = 0.5
     momentum: Literal["polyak", "nesterov"] = "polyak"
     start: Literal["average", "local", "mixed"] = "average"
 
     def __post_init__(self) -> None:
-        as_schedule(self.alpha)
-        if not 0 <= self.gamma < 1:
-            raise ConfigError("algorithm.gamma", f"{self.gamma!r} given; it must lie in [0, 1)")
-        for key, value, allowed in (
-            ("momentum", self.momentum, ("polyak", "nesterov")),
-            ("start", self.start, ("average", "local", "mixed")),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"algorithm.{key}", f"{value!r} given; it can be {', '.join(map(repr, allowed))}")
+        super().__post_init__()
+        check_fraction("gamma", self.gamma)
+        check_choice("momentum", self.momentum, ("polyak", "nesterov"))
+        check_choice("start", self.start, ("average", "local", "mixed"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DepositumState:
         g = oracle.grad(x0, oracle.sample())
         y = mix.average(g) if self.start == "average" else mix(g) if self.start == "mixed" else g
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
-        return DepositumState(t=t, x=x0, y=y, nu=g, mu=g if self.momentum == "nesterov" else None)
+        return DepositumState(t=iteration_zero(x0), x=x0, y=y, nu=g, mu=g if self.momentum == "nesterov" else None)
 
     def step(self, s: DepositumState, oracle: Oracle, mix: Mix, kind: str) -> DepositumState:
         alpha, gamma = self._alpha(s), self.gamma
@@ -104,14 +95,3 @@ class Depositum(Algorithm):
 
     def vectors(self) -> int:
         return 2
-
-    def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
-
-    def stepsize(self, t: int) -> float:
-        return float(as_schedule(self.alpha).at(torch.tensor(t)))
-
-    def _alpha(self, s: DepositumState) -> float | Tensor:
-        """α_t: a number where it is constant, else a tensor computed from t on the device."""
-        schedule = as_schedule(self.alpha)
-        return schedule.value if isinstance(schedule, Constant) else schedule.at(s.t).to(s.x.dtype)

@@ -22,9 +22,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
-from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.errors import ConfigError, listing
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
+from depositum.algorithms.stepping import Stepping, check_choice, check_share, iteration_zero
 
 _CITATION = (
     "Yan, Chen, Chen, Cui, Lu, Xu: Compressed Decentralized Proximal Stochastic Gradient Method for Nonconvex "
@@ -56,7 +55,7 @@ class CDProxSGTState(NamedTuple):
 
 @ALGORITHMS.register("dproxsgt")
 @dataclass(frozen=True)
-class DProxSGT(Algorithm):
+class DProxSGT(Stepping):
     """DProxSGT.
 
     Parameters
@@ -83,20 +82,18 @@ class DProxSGT(Algorithm):
         "norm 10, which is not done here.",
     )
 
-    alpha: Stepsize = 0.05
     form: Literal["paper", "released"] = "paper"
 
     def __post_init__(self) -> None:
-        as_schedule(self.alpha)
-        if self.form not in ("paper", "released"):
-            raise ConfigError("algorithm.form", f"{self.form!r} given; it can be {listing(['paper', 'released'])}")
+        super().__post_init__()
+        check_choice("form", self.form, ("paper", "released"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DProxSGTState:
         g = oracle.grad(x0, oracle.sample())
-        return DProxSGTState(t=torch.zeros((), dtype=torch.int64, device=x0.device), x=x0, y=g, nu=g)
+        return DProxSGTState(t=iteration_zero(x0), x=x0, y=g, nu=g)
 
     def step(self, s: DProxSGTState, oracle: Oracle, mix: Mix, kind: str) -> DProxSGTState:
-        alpha = as_schedule(self.alpha).at(s.t).to(s.x.dtype)
+        alpha = self._alpha(s)
         mixed = mix(s.y)
         y = mixed if self.form == "paper" else s.y  # (DX.1) or (DX.2)
         x = mix(oracle.prox(s.x - alpha * y, alpha))
@@ -106,16 +103,10 @@ class DProxSGT(Algorithm):
     def vectors(self) -> int:
         return 2
 
-    def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
-
-    def stepsize(self, t: int) -> float:
-        return float(as_schedule(self.alpha).at(torch.tensor(t)))
-
 
 @ALGORITHMS.register("cdproxsgt")
 @dataclass(frozen=True)
-class CDProxSGT(Algorithm):
+class CDProxSGT(Stepping):
     """CDProxSGT: what is sent are compressed differences.
 
     Parameters
@@ -139,27 +130,25 @@ class CDProxSGT(Algorithm):
         "trackers in float64.",
     )
 
-    alpha: Stepsize = 0.05
     compressor: Literal["top-k", "none"] = "top-k"
     keep: float = 0.3
     gamma_x: float = 0.5
     gamma_y: float = 0.5
 
     def __post_init__(self) -> None:
-        as_schedule(self.alpha)
-        if self.compressor not in ("top-k", "none"):
-            raise ConfigError("algorithm.compressor", f"{self.compressor!r} given; it can be 'top-k' or 'none'")
+        super().__post_init__()
+        check_choice("compressor", self.compressor, ("top-k", "none"))
         for key in ("keep", "gamma_x", "gamma_y"):
-            if not 0 < getattr(self, key) <= 1:
-                raise ConfigError(f"algorithm.{key}", f"{getattr(self, key)!r} given; it must lie in (0, 1]")
+            check_share(key, getattr(self, key))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> CDProxSGTState:
         g = oracle.grad(x0, oracle.sample())
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
-        return CDProxSGTState(t=t, x=x0, y=g, nu=g, x_hat=torch.zeros_like(x0), y_hat=torch.zeros_like(x0))
+        return CDProxSGTState(
+            t=iteration_zero(x0), x=x0, y=g, nu=g, x_hat=torch.zeros_like(x0), y_hat=torch.zeros_like(x0)
+        )
 
     def step(self, s: CDProxSGTState, oracle: Oracle, mix: Mix, kind: str) -> CDProxSGTState:
-        alpha = as_schedule(self.alpha).at(s.t).to(s.x.dtype)
+        alpha = self._alpha(s)
         x_hat, y_hat, y = s.x_hat, s.y_hat, s.y
         if self.communicates(kind):
             y, y_hat = self._gossip(y, y_hat, self.gamma_y, mix)  # (CD.1)
@@ -171,12 +160,6 @@ class CDProxSGT(Algorithm):
 
     def vectors(self) -> int:
         return 2
-
-    def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
-
-    def stepsize(self, t: int) -> float:
-        return float(as_schedule(self.alpha).at(torch.tensor(t)))
 
     def _gossip(self, z: Tensor, hat: Tensor, gamma: float, mix: Mix) -> tuple[Tensor, Tensor]:
         """Z + γ(W − I)ẑ and ẑ, once ẑ has taken in the compressed difference, which is all that is sent."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.gradient_method import GradientMethod, check_choice, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, check_choice, iteration_zero
 
 
 class DPSGDState(NamedTuple):

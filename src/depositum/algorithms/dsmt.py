@@ -20,7 +20,7 @@ from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.exact_diffusion import half_lazy
-from depositum.algorithms.gradient_method import GradientMethod, check_fraction, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, check_fraction, iteration_zero
 
 
 class DSMTState(NamedTuple):

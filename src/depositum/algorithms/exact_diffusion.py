@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle, RoundBased
-from depositum.algorithms.gradient_method import GradientMethod, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, iteration_zero
 from depositum.errors import ConfigError
 
 #: λ_min(W) = −1/3 comes out of an eigenvalue solver with rounding, and is refused all the same.

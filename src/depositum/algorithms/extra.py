@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.gradient_method import GradientMethod, iteration_zero
 from depositum.algorithms.schedules import as_schedule
+from depositum.algorithms.stepping import GradientMethod, iteration_zero
 
 
 class ExtraState(NamedTuple):

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, require_momentum, require_positive, start_clock
+from depositum.algorithms.server import ServerMethod, start_clock
+from depositum.algorithms.stepping import check_fraction, check_positive
 
 
 class FedAvgState(NamedTuple):
@@ -61,7 +62,7 @@ class FedAvg(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgState:
         t, _ = start_clock(x0)
@@ -115,8 +116,8 @@ class FedAvgM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_momentum(self.gamma)
-        require_positive("server_step", self.server_step)
+        check_fraction("gamma", self.gamma)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgMState:
         t, elapsed = start_clock(x0)

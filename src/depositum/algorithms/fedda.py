@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle, RoundBased
-from depositum.algorithms.server import require_positive, start_clock
+from depositum.algorithms.server import start_clock
+from depositum.algorithms.stepping import check_positive
 
 
 class FastFedDAState(NamedTuple):
@@ -67,8 +68,8 @@ class FastFedDA(RoundBased):
     G: float = 25.0
 
     def __post_init__(self) -> None:
-        require_positive("m", self.m)
-        require_positive("G", self.G)
+        check_positive("m", self.m)
+        check_positive("G", self.G)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FastFedDAState:
         t, _ = start_clock(x0)

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, require_choice, require_positive, start_clock
+from depositum.algorithms.server import ServerMethod, start_clock
+from depositum.algorithms.stepping import check_choice, check_positive
 from depositum.errors import ConfigError
 
 
@@ -75,8 +76,8 @@ class FedDR(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("eta", self.eta)
-        require_choice("start", self.start, ("model", "zero"))
+        check_positive("eta", self.eta)
+        check_choice("start", self.start, ("model", "zero"))
         if not 0 < self.relaxation < 2:
             raise ConfigError("algorithm.relaxation", f"{self.relaxation!r} given; it must lie in (0, 2)")
 
@@ -135,7 +136,7 @@ class FedADMM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("c", self.c)
+        check_positive("c", self.c)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedADMMState:
         t, _ = start_clock(x0)

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, largest_alpha, require_positive, start_clock
+from depositum.algorithms.server import ServerMethod, largest_alpha, start_clock
+from depositum.algorithms.stepping import check_positive
 from depositum.errors import ConfigError
 
 CITATION = "Yuan, Zaheer, Reddi: Federated Composite Optimization, ICML 2021"
@@ -75,7 +76,7 @@ class FedMiD(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("server_step", self.server_step)
+        check_positive("server_step", self.server_step)
         if not (self.client_prox or self.server_prox):
             raise ConfigError(
                 "algorithm.server_prox", "False given with client_prox = False; without any prox it is 'fedavg'"
@@ -142,7 +143,7 @@ class FedDualAvg(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDualAvgState:
         t, elapsed = start_clock(x0)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State
-from depositum.algorithms.gradient_method import GradientMethod, check_choice, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, check_choice, iteration_zero
 from depositum.errors import ConfigError
 
 

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.gradient_method import GradientMethod, check_choice, check_fraction, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, check_choice, check_fraction, iteration_zero
 
 
 class MomentumTrackingState(NamedTuple):

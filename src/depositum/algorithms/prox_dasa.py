@@ -15,7 +15,6 @@ from x_i^0 = x_0, z^0 = 0, y^0 = v^0 = g(x^0) (y is the authors' u). With a peri
 Models are moving averages, so they are not sparse; p is. J y^t = J v^t at every t.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -25,7 +24,8 @@ from torch import Tensor
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
 from depositum.algorithms.rounds import repeated
 from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.errors import ConfigError, listing
+from depositum.algorithms.stepping import check_choice, check_count, check_positive, iteration_zero
+from depositum.errors import ConfigError
 
 _CITATION = (
     "Xiao, Chen, Balasubramanian, Ghadimi: A One-Sample Decentralized Proximal Algorithm for Non-Convex Stochastic "
@@ -57,19 +57,19 @@ class _Averaged(Algorithm):
     """What the two share: the hyper-parameters, and the weight of the averages."""
 
     estimate: ClassVar[str] = "z"
+    prox_key: ClassVar[str] = "eta"
+    prox_formula: ClassVar[str] = "η"
 
     eta: float = 0.1
     a: Stepsize = 0.3
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.eta < math.inf:
-            raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be a number > 0")
+        check_positive("eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
             raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1], or be a schedule")
         as_schedule(self.a, "algorithm.a")
-        if self.rounds < 1:
-            raise ConfigError("algorithm.rounds", f"{self.rounds!r} given; it must be a whole number ≥ 1")
+        check_count("rounds", self.rounds)
 
     def largest_prox_step(self, period: int) -> float:
         return self.eta
@@ -114,8 +114,7 @@ class ProxDASA(_Averaged):
     )
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAState:
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
-        return ProxDASAState(t=t, x=x0, z=torch.zeros_like(x0))
+        return ProxDASAState(t=iteration_zero(x0), x=x0, z=torch.zeros_like(x0))
 
     def step(self, s: ProxDASAState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAState:
         a = self._weight(s.t, s.x)
@@ -168,13 +167,11 @@ class ProxDASAGT(_Averaged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tracker not in ("paper", "unused"):
-            raise ConfigError("algorithm.tracker", f"{self.tracker!r} given; it can be {listing(['paper', 'unused'])}")
+        check_choice("tracker", self.tracker, ("paper", "unused"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAGTState:
         g = oracle.grad(x0, oracle.sample())
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
-        return ProxDASAGTState(t=t, x=x0, z=torch.zeros_like(x0), y=g, v=g)
+        return ProxDASAGTState(t=iteration_zero(x0), x=x0, z=torch.zeros_like(x0), y=g, v=g)
 
     def step(self, s: ProxDASAGTState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAGTState:
         a = self._weight(s.t, s.x)

@@ -20,13 +20,11 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.rounds import repeated
-from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.errors import ConfigError
+from depositum.algorithms.stepping import Stepping, check_count, iteration_zero
 
 _CITATION = (
     "Xin, Das, Khan, Kar: A Stochastic Proximal Gradient Framework for Decentralized Non-Convex Composite "
@@ -44,17 +42,15 @@ class ProxGTState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _ProxGT(Algorithm):
+class _ProxGT(Stepping):
     """(PG.1) and (PG.2); how v is made is the variants' own."""
 
-    alpha: Stepsize = 0.05
     rounds: int = 1
     chebyshev: bool = False
 
     def __post_init__(self) -> None:
-        as_schedule(self.alpha)
-        if self.rounds < 1:
-            raise ConfigError("algorithm.rounds", f"{self.rounds!r} given; it must be a whole number ≥ 1")
+        super().__post_init__()
+        check_count("rounds", self.rounds)
 
     @abstractmethod
     def _first(self, x: Tensor, oracle: Oracle) -> Tensor:
@@ -66,10 +62,10 @@ class _ProxGT(Algorithm):
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxGTState:
         v = self._first(x0, oracle)
-        return ProxGTState(t=torch.zeros((), dtype=torch.int64, device=x0.device), x=x0, y=v, nu=v)
+        return ProxGTState(t=iteration_zero(x0), x=x0, y=v, nu=v)
 
     def step(self, s: ProxGTState, oracle: Oracle, mix: Mix, kind: str) -> ProxGTState:
-        alpha = as_schedule(self.alpha).at(s.t).to(s.x.dtype)
+        alpha = self._alpha(s)
         y = repeated(mix, s.y, self.rounds, self.chebyshev)  # (PG.1)
         x = repeated(mix, oracle.prox(s.x - alpha * y, alpha), self.rounds, self.chebyshev)  # (PG.2)
         v = self._next(s, x, oracle, kind)
@@ -77,12 +73,6 @@ class _ProxGT(Algorithm):
 
     def vectors(self) -> int:
         return 2 * self.rounds
-
-    def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
-
-    def stepsize(self, t: int) -> float:
-        return float(as_schedule(self.alpha).at(torch.tensor(t)))
 
 
 @ALGORITHMS.register("proxgt-sa")
@@ -126,8 +116,7 @@ class _Recursive(_ProxGT):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.q < 1:
-            raise ConfigError("algorithm.q", f"{self.q!r} given; it must be a whole number ≥ 1")
+        check_count("q", self.q)
 
     def kind(self, t: int, period: int) -> str:
         """Iteration t makes v^{t+1}: anew in a refresh. It may be local at the same time."""
@@ -185,8 +174,7 @@ class ProxGTSRO(_Recursive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.refresh_batch < 1:
-            raise ConfigError("algorithm.refresh_batch", f"{self.refresh_batch!r} given; it must be a whole number ≥ 1")
+        check_count("refresh_batch", self.refresh_batch)
 
     def _first(self, x: Tensor, oracle: Oracle) -> Tensor:
         return oracle.grad(x, oracle.sample(self.refresh_batch))  # (PG.4)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle, RoundBased
-from depositum.algorithms.gradient_method import GradientMethod, check_fraction, iteration_zero
+from depositum.algorithms.stepping import GradientMethod, check_fraction, iteration_zero
 
 
 class QuasiGlobalState(NamedTuple):

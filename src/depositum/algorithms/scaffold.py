@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, require_choice, require_momentum, require_positive, start_clock
+from depositum.algorithms.server import ServerMethod, start_clock
+from depositum.algorithms.stepping import check_choice, check_fraction, check_positive
 
 
 class ScaffoldState(NamedTuple):
@@ -72,8 +73,8 @@ class Scaffold(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("option", self.option, ("I", "II"))
-        require_positive("server_step", self.server_step)
+        check_choice("option", self.option, ("I", "II"))
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldState:
         t, elapsed = start_clock(x0)
@@ -138,8 +139,8 @@ class ScaffoldM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_momentum(self.gamma)
-        require_positive("server_step", self.server_step)
+        check_fraction("gamma", self.gamma)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldMState:
         t, elapsed = start_clock(x0)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
+from depositum.algorithms.stepping import check_positive, check_share, iteration_zero
 from depositum.errors import ConfigError
 
 
@@ -58,6 +59,8 @@ class SPPDM(Algorithm):
     """
 
     name: ClassVar[str] = "sppdm"
+    prox_key: ClassVar[str] = "s"
+    prox_formula: ClassVar[str] = "1/(s + kappa)"
     periods: ClassVar[tuple[int, ...]] = (1,)
     about: ClassVar[About] = About(
         title="SPPDM",
@@ -83,19 +86,16 @@ class SPPDM(Algorithm):
 
     def __post_init__(self) -> None:
         for key in ("c", "s", "dual_step"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise ConfigError(f"algorithm.{key}", f"{getattr(self, key)!r} given; it must be a number > 0")
+            check_positive(key, getattr(self, key))
         if not 0 <= self.kappa < math.inf:
             raise ConfigError("algorithm.kappa", f"{self.kappa!r} given; it must be a number ≥ 0")
-        if not 0 < self.b <= 1:
-            raise ConfigError("algorithm.b", f"{self.b!r} given; it must lie in (0, 1]")
+        check_share("b", self.b)
         if self.eta != "nesterov" if isinstance(self.eta, str) else not 0 <= self.eta < 1:
             raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be 'nesterov', or lie in [0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> SPPDMState:
-        t = torch.zeros((), dtype=torch.int64, device=x0.device)
         theta = torch.ones((), dtype=x0.dtype, device=x0.device)
-        return SPPDMState(t=t, x=x0, before=x0, z=x0, q=torch.zeros_like(x0), theta=theta)
+        return SPPDMState(t=iteration_zero(x0), x=x0, before=x0, z=x0, q=torch.zeros_like(x0), theta=theta)
 
     def step(self, s: SPPDMState, oracle: Oracle, mix: Mix, kind: str) -> SPPDMState:
         around, own = mix.neighbours(s.x), mix.degree * s.x

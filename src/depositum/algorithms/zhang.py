@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, largest_alpha, require_choice, require_positive, start_clock
+from depositum.algorithms.server import ServerMethod, largest_alpha, start_clock
+from depositum.algorithms.stepping import check_choice, check_positive
 
 
 class ZhangState(NamedTuple):
@@ -64,8 +65,8 @@ class ZhangComposite(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("server_step", self.server_step)
-        require_choice("start", self.start, ("zero", "gradient"))
+        check_positive("server_step", self.server_step)
+        check_choice("start", self.start, ("zero", "gradient"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
         t, elapsed = start_clock(x0)

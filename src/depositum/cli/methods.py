@@ -14,7 +14,7 @@ from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.errors import ConfigError, listing, nearest
 
 #: What the tables need to be read; a narrower terminal folds the lines itself.
-WIDTH = 118
+WIDTH = 124
 
 
 def command(
@@ -41,12 +41,22 @@ def method_class(name: str) -> type[Algorithm]:
     return kind
 
 
+def in_order() -> list[str]:
+    """The methods: composite ones among neighbours first, then smooth ones, then those with a server."""
+
+    def place(name: str) -> tuple[bool, bool, bool, str]:
+        kind = method_class(name)
+        return name != "depositum", kind.server, kind.handles == "smooth", name
+
+    return sorted(ALGORITHMS, key=place)
+
+
 def overview() -> Table:
     """A line per method: what it is for and what it sends."""
     table = Table(title="methods", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("name", "regularizer h", "talks to", "period T0", "sends / phase", "method"):
         table.add_column(heading, no_wrap=heading != "method")
-    for name in ALGORITHMS:
+    for name in in_order():
         kind = method_class(name)
         method = kind()
         periods = "any" if method.periods is None else ", ".join(map(str, method.periods))
@@ -64,12 +74,14 @@ def overview() -> Table:
 
 def complexity() -> Table:
     """The paper's Table "complexity": assumptions, complexity and communication schedule."""
-    table = Table(title="the paper's comparison (K: mixing rounds)", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title="the paper's comparison (K: mixing rounds)", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     headings = ("method", "mean-sq.\nsmooth", "bounded\nheterog.", "batch", "communication", "gradients\nper client",
                 "mega-\nbatch", "linear\nspeedup", "interval", "mixing")  # fmt: skip
     for heading in headings:
         table.add_column(heading, no_wrap=True)
-    for name in ALGORITHMS:
+    for name in in_order():
         kind = method_class(name)
         about = kind.about
         if not about.communication:

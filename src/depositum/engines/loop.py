@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from depositum.algorithms import Depositum
 from depositum.engines.monitor import Divergence, Monitor
 from depositum.engines.simulator import Costs, Simulator, select_trials
 from depositum.errors import ConfigError
@@ -201,10 +202,8 @@ class Loop:
         simulator = self.simulator
         values = cheap(simulator.state, simulator.oracle)
         if self.metrics.costly_at(self.t, self.t == self.steps):
-            # A schedule may end at α = 0, where G^α is not defined: it is left out there.
-            alpha = self.metrics.alpha or simulator.algorithm.stepsize(self.t) or None
             estimate = simulator.algorithm.estimate
-            values |= costly(simulator.state, simulator.oracle, alpha, self.metrics.smoothness, estimate)
+            values |= costly(simulator.state, simulator.oracle, self._alpha(), self.metrics.smoothness, estimate)
         costs = {
             "iteration": self.t,
             "phases": simulator.costs.phases,
@@ -218,6 +217,15 @@ class Loop:
             for seed, row in zip(simulator.problem.seeds, measured, strict=True)
         ]
         self._ask("on_evaluation", records)
+
+    def _alpha(self) -> float | None:
+        """The α of G^α: the one asked for, the method's own, or DEPOSITUM's for a method that has none.
+
+        None where G^α is not defined: at the end of a schedule that ends at 0, and for αβρ ≥ 1.
+        """
+        own = self.simulator.algorithm.stepsize(self.t)
+        alpha = self.metrics.alpha or (Depositum().stepsize(0) if own is None else own)
+        return alpha if alpha > 0 and alpha * self.simulator.problem.prox_modulus < 1 else None
 
     def _keep(self) -> None:
         if self.snapshot.live:

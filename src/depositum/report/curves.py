@@ -20,6 +20,8 @@ PANELS = (
 #: Distinguishable with the common forms of colour blindness, and by dash pattern in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8B4513")
 DASHES = ("-", "--", "-.", ":")
+#: With more runs than this, bands would cover each other: curves alone are drawn.
+FEW = 8
 
 
 #: How the horizontal axis is labelled.
@@ -39,14 +41,14 @@ def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", a
     """
     frames = {label: frame.replace([np.inf, -np.inf], np.nan) for label, frame in runs.items()}
     shown = [panel for panel in PANELS if any(_has(frame, panel[0]) for frame in frames.values())] or [PANELS[0]]
-    columns = min(3, len(shown))
+    columns = 2 if len(shown) == 4 else min(3, len(shown))
     rows = -(-len(shown) // columns)
     # A figure of its own, not pyplot's: a person's choice of backend stays as it is.
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes, (column, name, logarithmic) in zip(grid.flat, shown, strict=False):
         for k, (label, frame) in enumerate(frames.items()):
-            _band(axes, frame, column, against, label, k, logarithmic)
+            _curve(axes, frame, column, against, label, k, logarithmic, band=len(frames) <= FEW)
         axes.set_title(name, fontsize=10)
         axes.set_xlabel(AGAINST[against])
         axes.set_xlim(left=0)
@@ -60,12 +62,13 @@ def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", a
             handles,
             labels,
             loc="outside lower center",
-            ncols=min(4 if len(frames) < 13 else 7, len(frames)),
+            ncols=min(4 if len(frames) <= FEW else 5, len(frames)),
             frameon=False,
         )
-    band = "mean ± standard deviation over seeds" if any(f["seed"].nunique() > 1 for f in frames.values()) else ""
-    if title or band:
-        figure.suptitle(", ".join(part for part in (title, band) if part), fontsize=11)
+    several = any(frame["seed"].nunique() > 1 for frame in frames.values())
+    what = f"mean {'± standard deviation ' * (len(frames) <= FEW)}over seeds" if several else ""
+    if title or what:
+        figure.suptitle(", ".join(part for part in (title, what) if part), fontsize=11)
     part = path.with_name(path.stem + ".part" + path.suffix)
     figure.savefig(part, dpi=140)
     part.replace(path)
@@ -75,7 +78,16 @@ def _has(frame: pd.DataFrame, column: str) -> bool:
     return column in frame and bool(frame[column].notna().any())
 
 
-def _band(axes: Axes, frame: pd.DataFrame, column: str, against: str, label: str, k: int, logarithmic: bool) -> None:
+def _curve(
+    axes: Axes,
+    frame: pd.DataFrame,
+    column: str,
+    against: str,
+    label: str,
+    k: int,
+    logarithmic: bool,
+    band: bool,
+) -> None:
     points = frame[["seed", "iteration", *({against} - {"iteration"}), column]].dropna()
     if column == "consensus_x":
         points = points[points["iteration"] > 0]  # all clients start from one model: rounding is all there is
@@ -89,4 +101,5 @@ def _band(axes: Axes, frame: pd.DataFrame, column: str, against: str, label: str
         axes.set_yscale("log")
     colour, dash = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
     axes.plot(x.to_numpy(), mean.to_numpy(), dash, color=colour, label=label, linewidth=1.6)
-    axes.fill_between(x.to_numpy(), low.to_numpy(), (mean + std).to_numpy(), color=colour, alpha=0.18, linewidth=0)
+    if band:
+        axes.fill_between(x.to_numpy(), low.to_numpy(), (mean + std).to_numpy(), color=colour, alpha=0.18, linewidth=0)

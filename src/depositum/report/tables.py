@@ -29,7 +29,6 @@ RANKING = (
     ("train_loss", "loss", "mean {:.4f}"),
     ("consensus_x", "consensus", "mean {:.1e}"),
     ("sparsity", "zeros", "mean {:.2f}"),
-    ("iteration", "steps", "{:.0f}"),
     ("phases", "phases", "{:.0f}"),
     ("bytes_sent", "sent", "bytes"),
 )
@@ -54,9 +53,9 @@ def ranking(runs: Mapping[str, pd.DataFrame]) -> Table:
         return -last[name]["test_accuracy"].fillna(0.0).mean(), last[name]["train_loss"].mean()
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("run")
+    table.add_column("run", overflow="fold")
     for _, heading, _ in shown:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in sorted(last, key=order):
         table.add_row(Text(name), *(cell(last[name][column], form) for column, _, form in shown))
     return table
