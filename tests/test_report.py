@@ -83,6 +83,8 @@ def test_cells() -> None:
     assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
     assert cell(pd.Series([np.nan]), "{:.4f}") == "–"
     assert cell(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
+    assert cell(pd.Series([1.0, 3.0]), "mean {:.2f}") == "2.00"
+    assert cell(pd.Series([1e24]), "{:.4f}") == "1.0e+24"
     assert [size(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
         "0 B",
         "1023 B",

@@ -87,9 +87,10 @@ def cell(values: pd.Series, form: str) -> str:
         return size(mean)
     if form == "seconds":
         return duration(mean)
-    if form.startswith("mean "):
-        return form.removeprefix("mean ").format(mean)
-    return form.format(mean) + (f" ± {form.format(std)}" if std > 0 else "")
+    alone, form = form.startswith("mean "), form.removeprefix("mean ")
+    if form == "{:.4f}" and mean >= 1e5:  # a loss on its way to infinity
+        form = "{:.1e}"
+    return form.format(mean) + (f" ± {form.format(std)}" if std > 0 and not alone else "")
 
 
 def size(count: float) -> str:
