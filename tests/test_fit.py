@@ -308,7 +308,7 @@ def test_wrong_clients(clients, message):
         ({"regularizer": "l1", "beta": 1.0}, r"regularizer: 'l1' given; it must be of type Regularizer, such as dp.L1"),
         ({"regularizer": dp.L1()}, r"beta: missing; L1\(\) is weighted by it"),
         ({"beta": -1.0}, "problem.beta: -1.0 given"),
-        ({"regularizer": dp.MCP(), "beta": 200.0}, "algorithm.alpha: αβρ = .* single-valued only for αβρ < 1"),
+        ({"regularizer": dp.MCP(), "beta": 200.0}, "algorithm.alpha: αβρ = .* single-valued only below 1"),
         ({"test": (X[:, :3], Y)}, r"test: inputs have shape \(3,\) per sample"),
         ({"test": (X, Y.float())}, "test: targets are torch.float32"),
         ({"test": (X, Y + 2)}, "problem.model: it has 3 outputs, but there is a label 3"),
