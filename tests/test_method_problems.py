@@ -1,6 +1,7 @@
 """The problems that methods are tried on are what they say."""
 
 import numpy as np
+import pytest
 
 import depositum as dp
 from tests import method_problems as mp
@@ -27,7 +28,12 @@ def test_numpy_and_package_see_one_problem() -> None:
     assert np.abs(trajectory.nu - mp.gradients(np.tile(mp.X0, (mp.N, 1)))).max() <= 1e-12
 
 
-def test_depositum_is_exact_here() -> None:
-    for period in (1, 5):
-        trajectory = mp.run(dp.Depositum(0.3 / mp.L, 0.5), period=period, steps=4000)
-        assert mp.distance(trajectory, "lasso") <= 1e-9
+@pytest.mark.parametrize("period", [1, 5])
+@pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
+def test_depositum_is_exact_here(momentum: str, period: int) -> None:
+    """It reaches the solution and consensus to 1e-10, and its whole state is at rest there."""
+    trajectory = mp.run(dp.Depositum(0.2 / mp.L, 0.5, momentum), period=period, steps=1500)
+    assert mp.distance(trajectory, "lasso") <= 1e-10
+    assert np.abs(trajectory.x - trajectory.x.mean(0)).max() <= 1e-10
+    before = trajectory.x.copy()
+    assert np.abs(trajectory.advance(100).x - before).max() < 1e-8

@@ -362,9 +362,11 @@ def test_exact_methods_find_the_solution_and_stay(case: str, period: int) -> Non
 
 def test_compressed_tracking_finds_the_solution() -> None:
     """What compression leaves out is made up for later: hats that were not kept would leave an error for ever."""
-    trajectory = mp.run(CDProxSGT(0.2 / L, keep=0.4), steps=500)
+    trajectory = mp.run(CDProxSGT(0.2 / L, keep=0.4), steps=700)
     assert mp.distance(trajectory, "lasso") <= 1e-6
     assert disagreement(trajectory.x) <= 1e-6
+    before = trajectory.x.copy()
+    assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
 
 
 @pytest.mark.parametrize("period", PERIODS)

@@ -1,7 +1,7 @@
 """Model + loss + client data + (h, β): the problem, and the oracle that algorithms see of it."""
 
 from depositum.problem.losses import LOSSES, Loss, as_loss
-from depositum.problem.oracle import Batch, BatchSize, Oracle
+from depositum.problem.oracle import Batch, BatchSize, Oracle, mean_buffer
 from depositum.problem.problem import Problem, Trial, Weighting, from_client_data
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "Weighting",
     "as_loss",
     "from_client_data",
+    "mean_buffer",
 ]

@@ -205,11 +205,7 @@ class Oracle:
 
     def average_buffers(self) -> Buffers:
         """Each trial's buffers averaged over its clients, `[S, ...]`, for evaluating the averaged model."""
-        out = {}
-        for name, buffer in self.buffers.items():
-            mean = buffer.view(self.trials, -1, *buffer.shape[1:]).to(torch.float64).mean(1)
-            out[name] = mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
-        return out
+        return {name: mean_buffer(buffer, self.trials) for name, buffer in self.buffers.items()}
 
     @cached_property
     def global_weights(self) -> Tensor:
@@ -312,3 +308,9 @@ class Oracle:
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.device.type == "cuda" else 1 << 32
         budget = whole // 8
         return max(64, min(1 << 17, ceil(budget / per_sample)))
+
+
+def mean_buffer(buffer: Tensor, trials: int) -> Tensor:
+    """A buffer `[S·n, ...]` averaged over each trial's clients, `[S, ...]`; one of whole numbers is rounded."""
+    mean = buffer.view(trials, -1, *buffer.shape[1:]).to(torch.float64).mean(1)
+    return (mean if buffer.is_floating_point() else mean.round()).to(buffer.dtype)

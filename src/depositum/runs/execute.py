@@ -10,7 +10,7 @@ import torch
 from depositum.engines import Callback, Divergence, Loop, Simulator, Snapshot
 from depositum.errors import DivergedError, RunError
 from depositum.metrics import History, MetricSettings
-from depositum.problem import Problem
+from depositum.problem import Problem, mean_buffer
 from depositum.problem.constants import smoothness
 from depositum.runs import checkpoint
 from depositum.runs.build import build_simulator
@@ -134,11 +134,6 @@ def write_models(folder: RunFolder, problem: Problem, snapshot: Snapshot) -> Non
 def averaged(snapshot: Snapshot, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """x̄ `[d]` of a seed, and its buffers averaged over clients."""
     tensors = snapshot.rows_of([seed])
-    buffers = {}
-    for name, buffer in tensors.items():
-        if name.startswith("buffer."):
-            mean = buffer.double().mean(0)
-            buffers[name.removeprefix("buffer.")] = (
-                mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
-            )
-    return tensors["x"].mean(0), buffers
+    buffers = {name: tensor for name, tensor in tensors.items() if name.startswith("buffer.")}
+    means = {name.removeprefix("buffer."): mean_buffer(buffer, 1)[0] for name, buffer in buffers.items()}
+    return tensors["x"].mean(0), means
