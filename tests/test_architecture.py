@@ -9,7 +9,7 @@ import depositum
 
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
-FOUNDATIONS = ("errors", "registry", "layout", "randomness", "own_code")
+FOUNDATIONS = ("errors", "registry", "layout", "randomness", "own_code", "kernels")
 ORDER = (
     "regularizers",
     "networks",

@@ -80,7 +80,7 @@ def start(method: Algorithm, gradient: Gradient, period: int = 1) -> mp.Trajecto
     """A run at t = 0, with full or noisy gradients."""
     trajectory = mp.run(method, period=period)
     if gradient is noisy:
-        trajectory.simulator.oracle = NoisyOracle(trajectory.simulator.oracle)
+        trajectory.simulator.iteration.oracle = NoisyOracle(trajectory.simulator.oracle)
         trajectory.simulator.start()
     return trajectory
 

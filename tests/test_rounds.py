@@ -45,7 +45,7 @@ def test_each_round_is_an_exchange() -> None:
     """Two neighbours, K rounds, one row of 7 numbers each."""
     mix = exchange(dp.ring(6))
     repeated(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
-    assert mix.bytes == 3 * 2 * 7 * 8
+    assert mix.to_each * mix.sent_to(0) == 3 * 2 * 7 * 8
 
 
 @pytest.mark.parametrize("chebyshev", [False, True])
@@ -53,7 +53,7 @@ def test_in_a_local_step_nothing_happens(chebyshev: bool) -> None:
     mix = exchange(dp.ring(6))
     z = torch.randn(6, 4, dtype=DOUBLE)
     assert (repeated(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
-    assert mix.bytes == 0
+    assert mix.to_each == 0
 
 
 def test_what_mix_knows_of_the_network() -> None:
@@ -73,4 +73,4 @@ def test_what_mix_knows_of_the_network() -> None:
 def test_a_payload_is_what_is_counted() -> None:
     mix = exchange(dp.ring(6))
     mix(torch.ones(6, 100, dtype=DOUBLE), payload=12)
-    assert mix.bytes == 24
+    assert mix.to_each * mix.sent_to(0) == 24

@@ -522,7 +522,7 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "regularizer": "zero",
             "beta": 1e-5,
         },
-        "network": {"topology": "ring", "mixing": "metropolis"},
+        "network": {"topology": "ring", "mixing": "metropolis", "drop": 0.0},
         "algorithm": {
             "name": "depositum",
             "alpha": {"cosine": {"start": 0.1, "steps": 3}},
@@ -539,6 +539,7 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "dtype": "float32",
             "precision": "auto",
             "backend": "auto",
+            "compile": "auto",
             "evaluate_every": 10,
             "checkpoint_every": 100,
         },

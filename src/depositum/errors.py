@@ -4,7 +4,7 @@ An internal mistake of the package is an assertion or a plain Python exception, 
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class DepositumError(Exception):
@@ -41,6 +41,25 @@ class RunError(DepositumError):
 
 class DivergedError(DepositumError):
     """Training left the finite numbers; the last finite state is kept."""
+
+
+class GroupError(DepositumError):
+    """A group of processes that could not come together, or of which another one stopped before any work."""
+
+
+class PeerLost(DepositumError):
+    """Another process died or hangs: it did not answer within the time-out.
+
+    `ranks` are those that are to blame. What this process holds is whole; a restart goes on from the last checkpoint
+    that all of them have.
+    """
+
+    #: What a process exits with that lost a peer: sysexits' "try again later".
+    exit_code = 75
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

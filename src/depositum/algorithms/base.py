@@ -40,8 +40,11 @@ class Mix(Protocol):
     lam: float
     lam2: float
     lam_min: float
-    #: neighbours of each row, `[rows, 1]`
-    degree: Tensor
+
+    @property
+    def degree(self) -> Tensor:
+        """Neighbours of each row, `[rows, 1]`."""
+        ...
 
     def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
         """Mix rows `[rows, d]` with W^t.

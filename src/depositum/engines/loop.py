@@ -15,6 +15,9 @@ from depositum.engines.simulator import Costs, Simulator, select_trials
 from depositum.errors import ConfigError
 from depositum.metrics import History, MetricSettings, cheap, costly, record
 
+#: Iterations after which progress is shown, at the latest.
+LONGEST_STRETCH = 256
+
 
 @dataclass
 class Snapshot:
@@ -60,7 +63,10 @@ class Callback:
         """Before the first iteration (or the first after a resumption)."""
 
     def on_step(self, loop: "Loop") -> None:
-        """After every iteration; reading the state here makes the device wait."""
+        """After every iteration, which is then run one at a time; reading the state here makes the device wait."""
+
+    def on_progress(self, loop: "Loop") -> None:
+        """After some iterations, as many as are run at once."""
 
     def on_evaluation(self, loop: "Loop", records: list[dict[str, object]]) -> None:
         """After an evaluation, with one record per seed."""
@@ -146,9 +152,9 @@ class Loop:
             if self.t == self.steps or not self.snapshot.live:
                 self._keep()
         while self.t < self.steps and self.snapshot.live and not self.stop_requested:
-            self.simulator.step()
-            self.monitor.observe(self.simulator.state)
+            self.simulator.advance(self._stretch(), lambda: self.stop_requested)
             self._ask("on_step")
+            self._ask("on_progress")
             last = self.t == self.steps
             evaluates = last or self.t % self.evaluate_every == 0
             keeps = last or self.t % self.checkpoint_every == 0
@@ -161,6 +167,13 @@ class Loop:
         if self.stop_requested and self.snapshot.live and self.snapshot.t < self.t:
             self._read_monitor()
             self._keep()
+
+    def _stretch(self) -> int:
+        """Iterations until somebody has to be asked: an evaluation, a checkpoint, or a callback that sees every one."""
+        if any(getattr(callback.on_step, "__func__", None) is not Callback.on_step for callback in self.callbacks):
+            return 1
+        strides = (self.evaluate_every, self.checkpoint_every)
+        return min(self.steps - self.t, LONGEST_STRETCH, *(stride - self.t % stride for stride in strides))
 
     def _begin(self) -> None:
         seeds = self.simulator.problem.seeds
@@ -175,11 +188,14 @@ class Loop:
                     self.simulator = self.simulator.with_seeds(live)
                 self.simulator.restore(self.snapshot.rows_of(live), self.snapshot.t, self.snapshot.costs)
         if self.snapshot.live:
-            self.monitor = self._new_monitor()
+            self._watch()
             self.monitor.observe(self.simulator.state)
 
-    def _new_monitor(self) -> Monitor:
-        return Monitor(self.simulator.problem.seeds, self.evaluate_every, self.simulator.state)
+    def _watch(self) -> None:
+        """Have the simulator show every state to a monitor."""
+        self.simulator.steps = self.steps
+        self.monitor = Monitor(self.simulator.problem.seeds, self.evaluate_every, self.simulator.state)
+        self.simulator.watch(self.monitor)
 
     def _read_monitor(self) -> None:
         """Pass on the errors since the last read, and stop the seeds that diverged; others go on with fewer rows."""
@@ -196,7 +212,7 @@ class Loop:
             self._ask("on_divergence", divergence)
         if self.snapshot.live:
             self.simulator = self.simulator.restricted_to(self.snapshot.live)
-            self.monitor = self._new_monitor()
+            self._watch()
 
     def _evaluate(self) -> None:
         simulator = self.simulator

@@ -46,32 +46,38 @@ class Monitor:
         self.seeds = seeds
         device = state.x.device
         self.names = list(row_variables(state))
-        self.errors = torch.zeros(capacity, len(seeds), dtype=torch.float64, device=device)
-        self.first_bad = torch.full((len(state.x), len(self.names)), -1, dtype=torch.int64, device=device)
+        #: The errors of the last iterations, in a ring `[capacity, S]`, and the first iteration at which each row of
+        #: each variable was not finite, −1 if it always was, `[rows, variables]`.
+        self.tensors = [
+            torch.zeros(capacity, len(seeds), dtype=torch.float64, device=device),
+            torch.full((len(state.x), len(self.names)), -1, dtype=torch.int64, device=device),
+        ]
         self.read_until = int(state.t)
 
     def observe(self, state: State) -> None:
         """Note the state after an iteration."""
-        slot = (state.t % len(self.errors)).view(1)
-        self.errors.index_copy_(0, slot, consensus(state.x, len(self.seeds))[None])
+        errors, first_bad = self.tensors
+        slot = (state.t % len(errors)).view(1)
+        errors.index_copy_(0, slot, consensus(state.x, len(self.seeds))[None])
         # A sum is finite only if all its terms are, and reads each row once.
         sums = torch.stack([v.sum(1) for v in row_variables(state).values()], dim=1)
-        new = ~torch.isfinite(sums) & (self.first_bad < 0)
-        self.first_bad = torch.where(new, state.t, self.first_bad)
+        new = ~torch.isfinite(sums) & (first_bad < 0)
+        first_bad.copy_(torch.where(new, state.t, first_bad))
 
     def read_errors(self, t: int) -> list[tuple[int, int, float]]:
         """(seed, iteration, consensus error) of every iteration since the last read, up to t."""
+        errors = self.tensors[0]
         span = range(self.read_until + 1, t + 1)
-        assert len(span) <= len(self.errors), "more iterations passed than the monitor holds"
+        assert len(span) <= len(errors), "more iterations passed than the monitor holds"
         self.read_until = t
         if not span:
             return []
-        table = self.errors[[i % len(self.errors) for i in span]].tolist()
+        table = errors[[i % len(errors) for i in span]].tolist()
         return [(seed, i, row[k]) for i, row in zip(span, table, strict=True) for k, seed in enumerate(self.seeds)]
 
     def diverged(self) -> list[Divergence]:
         """The first non-finite value of each seed that has one."""
-        bad = self.first_bad.cpu()
+        bad = self.tensors[1].cpu()
         if (bad < 0).all():
             return []
         per_seed = bad.view(len(self.seeds), -1, len(self.names))

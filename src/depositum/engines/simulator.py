@@ -1,13 +1,15 @@
 """The simulator: all clients of all seeds in one process, as the rows of one matrix."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from depositum.algorithms import Algorithm, State
-from depositum.engines.mixing import Exchange, Local
+from depositum.engines.acceleration import LONGEST, Accelerator, Compile
+from depositum.engines.iteration import Iteration, Watch
+from depositum.engines.mixing import Exchange
 from depositum.errors import ConfigError
 from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
@@ -45,12 +47,15 @@ class EngineSettings:
         Of the model's forward and backward only: `"auto"`, `"float32"`, `"tf32"`, `"bf16"`.
     backend
         How gradients of all rows are made: `"auto"`, `"loop"`, `"vmap"`.
+    compile
+        Whether iterations are compiled: `"auto"` (where the run is long enough to repay it), `"always"`, `"never"`.
     """
 
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     backend: Backend | Literal["auto"] = "auto"
+    compile: Compile = "auto"
 
     def resolve_dtype(self) -> torch.dtype:
         if self.dtype not in ("float32", "float64"):
@@ -95,7 +100,7 @@ class Simulator:
         self.period, self.batch_size, self.settings = period, batch_size, settings
         self.device = settings.resolve_device()
         self.dtype = settings.resolve_dtype()
-        self.oracle = Oracle(
+        oracle = Oracle(
             problem,
             batch_size,
             device=self.device,
@@ -104,31 +109,74 @@ class Simulator:
             backend=settings.backend,
         )
         self.exchange = Exchange(network, len(problem.trials), self.device, self.dtype)
-        self.local = Local(self.exchange)
-        self._cost_of: dict[str, Costs] = {}
+        self.iteration = Iteration(algorithm, oracle, self.exchange, period)
+        self._cost_of: dict[str, tuple[int, float, float, float]] = {}
+        self._accelerator: Accelerator | None = None
+        #: Iterations of the whole run, where known: what compiling has to repay itself in.
+        self.steps = 0
+        self._stride = period * max(1, LONGEST // period) if self.device.type == "cuda" else 1
         self.t = 0
         self.costs = Costs()
         self.state: State
 
+    @property
+    def oracle(self) -> Oracle:
+        return self.iteration.oracle
+
     def start(self) -> None:
         """Make the state at t = 0."""
-        self.exchange.bytes = 0.0
-        # Iteration 0 of the algorithm draws its batches at t = 1, … (g^{t+1} at x^{t+1}); the start draws at t = 0.
+        self.exchange.count()
         self.oracle.begin(torch.zeros((), dtype=torch.int64, device=self.device))
         self.state = self.algorithm.init(self.oracle.start(), self.oracle, self.exchange)
         self.t = 0
-        self.costs = Costs(0, self.exchange.bytes, self.oracle.evaluations)
+        sent = self.exchange.to_all + self.exchange.to_each * self.exchange.sent_to(0)
+        self.costs = Costs(0, sent, self.oracle.evaluations)
 
     def step(self) -> None:
-        """One iteration for every row."""
+        """One iteration for every row, as the algorithm's code says it: the reference for `advance`."""
         kind = self.algorithm.kind(self.t, self.period)
-        talks = self.algorithm.communicates(kind)
-        self.exchange.bytes = 0.0
-        self.oracle.begin(self.state.t + 1)
-        self.state = self.algorithm.step(self.state, self.oracle, self.exchange if talks else self.local, kind)
+        self.exchange.count()
+        self.state = self.iteration.advanced(self.state, kind)
+        self._count(kind)
+        if self.iteration.watch is not None:
+            self.iteration.watch.observe(self.state)
+
+    def advance(self, count: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """So many iterations, the same as by `step` but faster; the state is updated in place.
+
+        Asked between a few of them, `stopped` ends it early.
+        """
+        accelerator = self._accelerated()
+        end = self.t + count
+        while self.t < end and not stopped():
+            # Rounds are captured whole; where the first begins, or the last ends, inside of one, its part is.
+            last = min(end, self.t - self.t % self._stride + self._stride)
+            kinds = tuple(self.algorithm.kind(t, self.period) for t in range(self.t, last))
+            self.exchange.count()
+            for kind in kinds[: accelerator.run(kinds)]:
+                self._count(kind)
+
+    def watch(self, watch: Watch | None) -> None:
+        """Show the state after every iteration to somebody (None: to nobody)."""
+        self.iteration.watch = watch
+        self._accelerator = None  # what was captured shows it to another
+
+    def _accelerated(self) -> Accelerator:
+        """The accelerator, holding the present state."""
+        if self._accelerator is None or self.state is not self.iteration.state:
+            self.iteration.hold(self.state)
+            self.state = self.iteration.state
+            precision, compile = self.oracle.model.precision, self.settings.compile
+            self._accelerator = Accelerator(self.iteration, precision, self.device, compile, self.steps)
+        return self._accelerator
+
+    def _count(self, kind: str) -> None:
         if kind not in self._cost_of:  # the same at every step of a kind
-            self._cost_of[kind] = Costs(int(talks), self.exchange.bytes, self.oracle.evaluations)
-        self.costs += self._cost_of[kind]
+            talks, exchange = int(self.algorithm.communicates(kind)), self.exchange
+            self._cost_of[kind] = talks, exchange.to_each, exchange.to_all, self.oracle.evaluations
+        phases, to_each, to_all, evaluations = self._cost_of[kind]
+        sent = to_all + (to_each * self.exchange.sent_to(self.t // self.period) if to_each else 0.0)
+        self.costs += Costs(phases, sent, evaluations)
         self.t += 1
 
     # Whole states, for checkpoints
@@ -137,7 +185,7 @@ class Simulator:
         """Everything that makes the run, by name: the state's variables, and the buffers as `buffer.NAME`."""
         tensors = {k: v for k, v in self.state._asdict().items() if isinstance(v, torch.Tensor) and k != "t"}
         tensors |= {f"buffer.{k}": v for k, v in self.oracle.buffers.items()}
-        return {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+        return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
 
     def restore(self, tensors: dict[str, torch.Tensor], t: int, costs: Costs) -> None:
         """Take up a snapshot."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
 from depositum.errors import NetworkError
+from depositum.networks.changing import OnePeerExponential
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
 
@@ -19,8 +21,16 @@ if TYPE_CHECKING:
 else:
     Graph = nx.Graph
 
+Linked = NDArray[np.bool_]
+
 #: Graphs by name; the package supplies the number of clients, the rest is a person's to set.
 TOPOLOGIES = Registry[Graph]("topology", supplied=1)
+
+#: The topology with one partner per client and phase (`changing.OnePeerExponential`).
+ONE_PEER = "one-peer-exponential"
+
+#: How many pairs a random family looks at together.
+PAIRS = 1 << 21
 
 #: How many graphs of a random family are drawn before it is said that none is connected.
 DRAWS = 100
@@ -95,6 +105,12 @@ def hypercube(n: int) -> Graph:
     return cube
 
 
+@TOPOLOGIES.register(ONE_PEER)
+def one_peer_exponential(n: int) -> Graph:
+    """The links of all phases of the one-peer exponential network, which are a hypercube's; n is a power of two."""
+    return hypercube(OnePeerExponential(n).n)
+
+
 @TOPOLOGIES.register("exponential")
 def exponential(n: int) -> Graph:
     """The static exponential graph: i with i ± 1, 2, 4, 8, … (mod n), both ways.
@@ -119,7 +135,7 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0) -> Graph:
     generator = numpy_generator(seed, purpose="erdos-renyi")
 
     def draw() -> Graph:
-        return from_pairs(n, generator.random((n, n)) < chance)
+        return from_pairs(n, _in_blocks(n, lambda rows: generator.random((len(rows), n)) < chance))
 
     return _first_connected(draw, f"'erdos-renyi' with p = {chance:.4g} on {n} clients", "p")
 
@@ -138,7 +154,12 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
 
     def draw() -> Graph:
         places = generator.random((n, 2))
-        drawn = from_pairs(n, np.linalg.norm(places[:, None] - places[None, :], axis=-1) <= reach)
+
+        def near(rows: range) -> Linked:
+            close: Linked = np.linalg.norm(places[rows.start : rows.stop, None] - places[None, :], axis=-1) <= reach
+            return close
+
+        drawn = from_pairs(n, _in_blocks(n, near))
         nx.set_node_attributes(drawn, dict(enumerate(map(tuple, places.tolist()))), "pos")
         return drawn
 
@@ -146,7 +167,7 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
 
 
 def as_clients(graph: Graph) -> Graph:
-    """A plain copy of any networkx graph, with nodes 0 … n-1.
+    """A plain frozen copy of any networkx graph, with nodes 0 … n-1; one that is that already is given back itself.
 
     Labels are numbered in sorted order or, where they cannot be sorted, in the order they were added. Self-loops,
     parallel edges and edge weights are left out; a directed graph must have every edge both ways.
@@ -154,6 +175,8 @@ def as_clients(graph: Graph) -> Graph:
     >>> as_clients(nx.Graph([("rome", "bonn"), ("bonn", "oslo")])).edges
     EdgeView([(0, 2), (0, 1)])
     """
+    if _is_clients(graph):
+        return graph
     if graph.is_directed():
         for a, b in graph.edges():
             if not graph.has_edge(b, a):
@@ -170,14 +193,36 @@ def as_clients(graph: Graph) -> Graph:
     simple: Graph = nx.Graph()
     simple.add_nodes_from((i, graph.nodes[label]) for label, i in number.items())
     simple.add_edges_from((number[a], number[b]) for a, b in graph.edges() if a != b)
-    return simple
+    frozen: Graph = nx.freeze(simple)
+    return frozen
 
 
-def from_pairs(n: int, linked: np.ndarray[Any, np.dtype[np.bool_]]) -> Graph:
-    """The graph of the pairs i < j with `linked[i, j]` (`[n, n]`, the rest is not looked at)."""
+def _is_clients(graph: Graph) -> bool:
+    """Whether nobody can change the edges of a graph on 0 … n-1 without self-loops: a copy would be a waste."""
+    return (
+        type(graph) is nx.Graph
+        and nx.is_frozen(graph)
+        and list(graph) == list(range(len(graph)))
+        and nx.number_of_selfloops(graph) == 0
+    )
+
+
+def from_pairs(n: int, pairs: NDArray[np.integer]) -> Graph:
+    """The graph of the pairs `[m, 2]`; a pair may be there twice or the other way round."""
     graph: Graph = nx.empty_graph(n)
-    graph.add_edges_from((i, j) for i, j in np.argwhere(np.triu(linked, 1)).tolist())
+    graph.add_edges_from(pairs.tolist())
     return graph
+
+
+def _in_blocks(n: int, linked: Callable[[range], Linked]) -> NDArray[np.integer]:
+    """The pairs i < j `[m, 2]` of which `linked(rows)[i - rows.start, j]` is true, some rows of `[n, n]` at a time."""
+    pairs = []
+    step = max(1, PAIRS // n)
+    for first in range(0, n, step):
+        rows = range(first, min(first + step, n))
+        found = np.argwhere(np.triu(linked(rows), 1 + first))
+        pairs.append(found + np.array([first, 0]))
+    return np.concatenate(pairs)
 
 
 def _product(left: Graph, right: Graph) -> Graph:

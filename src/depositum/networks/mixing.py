@@ -1,77 +1,127 @@
-"""How much each client listens to whom: mixing matrices W for a graph, float64 `[n, n]`.
+"""How much each client listens to whom: mixing matrices W for a graph, sparse float64 `[n, n]`.
 
 Each rule gives the weights between clients; what is left to one is the client's own, w_ii = 1 - Σ_j w_ij, so that
-rows sum to one to rounding and W is as symmetric as the weights.
+rows sum to one to rounding and W is as symmetric as the weights. W is kept sparse from the start: ten thousand clients
+have a hundred million pairs, and a few hundred thousand links.
 """
+
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse  # scikit-learn, which we need anyway, brings it
 
 from depositum.errors import NetworkError
 from depositum.networks.graphs import Graph
 from depositum.registry import Registry
 
 Matrix = NDArray[np.float64]
+if TYPE_CHECKING:
+    Sparse = sparse.csr_array[np.float64, tuple[int, int]]
+else:
+    Sparse = sparse.csr_array
 
 #: Mixing matrices by name; the package supplies the graph (nodes 0 … n-1).
-MIXINGS = Registry[Matrix]("mixing", supplied=1)
+MIXINGS = Registry[Sparse]("mixing", supplied=1)
+
+#: How many entries of dense rows `row_sums` holds at a time: 16 MB.
+BLOCK = 1 << 21
 
 
 @MIXINGS.register("metropolis")
-def metropolis(graph: Graph) -> Matrix:
+def metropolis(graph: Graph) -> Sparse:
     """w_ij = 1 / (1 + max(deg_i, deg_j)): needs nothing but the neighbours' degrees.
 
     >>> from depositum.networks.graphs import path
-    >>> metropolis(path(3)).round(3)
+    >>> metropolis(path(3)).toarray().round(3)
     array([[0.667, 0.333, 0.   ],
            [0.333, 0.333, 0.333],
            [0.   , 0.333, 0.667]])
     """
-    linked = adjacency(graph)
-    degree = linked.sum(axis=1)
-    return with_own_share(linked / (1 + np.maximum.outer(degree, degree)))
+    i, j = ends(graph)
+    degree = np.bincount(i, minlength=len(graph))
+    return with_own_share(len(graph), i, j, 1.0 / (1 + np.maximum(degree[i], degree[j])))
 
 
 @MIXINGS.register("lazy-metropolis")
-def lazy_metropolis(graph: Graph) -> Matrix:
+def lazy_metropolis(graph: Graph) -> Sparse:
     """(I + W) / 2 with W of Metropolis: half the weights between clients, and no negative eigenvalue."""
-    return with_own_share(metropolis(graph) / 2)
+    i, j, weights = entries(metropolis(graph))
+    return with_own_share(len(graph), i, j, weights / 2)
 
 
 @MIXINGS.register("max-degree")
-def max_degree(graph: Graph) -> Matrix:
+def max_degree(graph: Graph) -> Sparse:
     """w_ij = 1 / (1 + the greatest degree): the same on all edges."""
-    linked = adjacency(graph)
-    return with_own_share(linked / (1 + linked.sum(axis=1).max()))
+    i, j = ends(graph)
+    greatest = np.bincount(i, minlength=len(graph)).max()
+    return with_own_share(len(graph), i, j, np.full(len(i), 1.0 / (1 + greatest)))
 
 
 @MIXINGS.register("uniform")
-def uniform(graph: Graph) -> Matrix:
+def uniform(graph: Graph) -> Sparse:
     """w_ij = 1 / n, the exact average J: on the complete graph only."""
     n = len(graph)
-    linked = adjacency(graph)
-    missing = np.argwhere(np.triu(linked == 0, 1))
-    if len(missing):
-        i, j = missing[0]
+    i, j = ends(graph)
+    if len(i) < n * (n - 1):
+        # The first client that lacks a link, and the first one it is not linked to.
+        a = int(np.flatnonzero(np.bincount(i, minlength=n) < n - 1)[0])
+        b = min(set(range(n)) - {a, *j[i == a].tolist()})
         raise NetworkError(
             "network.mixing",
-            f"'uniform' given, but clients {i} and {j} are not linked; it needs the topology 'complete'; "
+            f"'uniform' given, but clients {a} and {b} are not linked; it needs the topology 'complete'; "
             "'metropolis' takes any graph",
         )
-    return with_own_share(linked / n)
+    return with_own_share(n, i, j, np.full(len(i), 1.0 / n))
 
 
-def with_own_share(weights: Matrix) -> Matrix:
-    """The same weights between clients, with a diagonal that makes rows sum to one."""
-    W = weights.copy()
-    np.fill_diagonal(W, 0.0)
-    np.fill_diagonal(W, 1.0 - W.sum(axis=1))
-    return W
+def one_peer_mean(graph: Graph) -> Sparse:
+    """The mean over the phases of a one-peer network with these links: 1/2 for oneself, 1/2 shared by the partners."""
+    i, j = ends(graph)
+    return with_own_share(len(graph), i, j, np.full(len(i), len(graph) / max(2 * len(i), 1)))
 
 
-def adjacency(graph: Graph) -> Matrix:
-    """1.0 on edges and 0.0 elsewhere, `[n, n]`, whatever weights the edges may carry."""
-    linked = np.zeros((len(graph), len(graph)))
-    ends = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
-    linked[ends[:, 0], ends[:, 1]] = linked[ends[:, 1], ends[:, 0]] = 1.0
-    return linked
+def with_own_share(n: int, i: NDArray[np.integer], j: NDArray[np.integer], weights: Matrix) -> Sparse:
+    """W `[n, n]` of the weights between clients i and j, each pair given both ways, `[m]` each.
+
+    Entries with i = j are not looked at: every diagonal entry is stored, and makes its row sum to one.
+    """
+    apart = i != j
+    between = sparse.csr_array((weights[apart], (i[apart], j[apart])), shape=(n, n))
+    own = 1.0 - row_sums(between)
+    i, j, weights = entries(between)
+    everyone = np.arange(n)
+    return sparse.csr_array(
+        (np.concatenate([weights, own]), (np.concatenate([i, everyone]), np.concatenate([j, everyone]))), shape=(n, n)
+    )
+
+
+def row_sums(matrix: Sparse) -> Matrix:
+    """Σ_j of each row, `[n]`, to the bit what NumPy's pairwise sum makes of the dense rows.
+
+    A sum over the stored entries alone would round differently, and the same network would no longer give the same run
+    as a dense W does. A few rows are dense at a time.
+    """
+    n = matrix.shape[0]
+    step = max(1, BLOCK // n)
+    return np.concatenate([matrix[at : at + step].toarray().sum(axis=1) for at in range(0, n, step)])
+
+
+def entries(matrix: Sparse) -> tuple[NDArray[np.integer], NDArray[np.integer], Matrix]:
+    """The row, column and value of each stored entry, row by row."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return rows, matrix.indices, matrix.data
+
+
+def ends(graph: Graph) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """The two ends i and j of each edge, both ways: `[2·edges]` each."""
+    flat = np.fromiter(chain.from_iterable(graph.edges()), dtype=np.int64, count=2 * graph.number_of_edges())
+    a, b = flat[::2], flat[1::2]
+    return np.concatenate([a, b]), np.concatenate([b, a])
+
+
+def adjacency(graph: Graph) -> Sparse:
+    """1.0 on edges and nothing elsewhere, `[n, n]`, whatever weights the edges may carry."""
+    i, j = ends(graph)
+    return sparse.csr_array((np.ones(len(i)), (i, j)), shape=(len(graph), len(graph)))

@@ -11,16 +11,17 @@ from typing import Any
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from depositum.errors import NetworkError, nearest
 from depositum.networks.graphs import TOPOLOGIES, Graph, as_clients
-from depositum.networks.mixing import MIXINGS, Matrix
+from depositum.networks.mixing import MIXINGS, Matrix, Sparse
 from depositum.registry import Registry, Spec
 
 #: A name or table (`"ring"`, `{"ring": {"hops": 2}}`), the path of an edge list, or a networkx graph.
 Topology = Spec | Path | Graph
-#: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`.
-Mixing = Spec | Path | ArrayLike
+#: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`, dense or SciPy's sparse.
+Mixing = Spec | Path | ArrayLike | Sparse
 
 
 def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
@@ -38,10 +39,11 @@ def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tupl
     choice = TOPOLOGIES.parse(topology, "network.topology")
     default = {name: parameter.default for name, parameter in TOPOLOGIES.parameters(choice.name).items()}
     chosen = ", ".join(f"{name}={value}" for name, value in choice.arguments.items() if value != default[name])
-    return f"{choice.name}({chosen})" if chosen else choice.name, choice.make(int(n))
+    # Frozen, as nobody else holds it, it need not be copied.
+    return f"{choice.name}({chosen})" if chosen else choice.name, nx.freeze(choice.make(int(n)))
 
 
-def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tuple[str, Matrix]:
+def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tuple[str, Matrix | Sparse]:
     """The name of a mixing rule or matrix, and its W on a graph with nodes 0 … n-1."""
     if isinstance(mixing, str | Path) and (file := _file(mixing, MIXINGS, base)) is not None:
         return file.name, read_matrix(file)
@@ -51,17 +53,18 @@ def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tup
     return "matrix", real_matrix(mixing, "the given matrix")
 
 
-def real_matrix(values: Any, what: str) -> Matrix:
-    """A float64 copy of real numbers; anything else is refused."""
+def real_matrix(values: Any, what: str) -> Matrix | Sparse:
+    """A float64 copy of real numbers, dense or sparse as they are; anything else is refused."""
     try:
-        array = np.asarray(values)
+        array: Any = values if sparse.issparse(values) else np.asarray(values)
     except (ValueError, TypeError, RuntimeError):
         raise NetworkError(
             "network.mixing", f"{what} cannot be read as a matrix; it needs rows of one length, all real numbers"
         ) from None
     if array.dtype.kind not in "biuf":
         raise NetworkError("network.mixing", f"{what} holds {array.dtype} values; weights are real numbers")
-    return np.array(array, dtype=np.float64)
+    copy: Matrix | Sparse = array.astype(np.float64)
+    return copy
 
 
 def read_edges(file: Path, n: int) -> Graph:
@@ -91,7 +94,7 @@ def read_edges(file: Path, n: int) -> Graph:
     return graph
 
 
-def read_matrix(file: Path) -> Matrix:
+def read_matrix(file: Path) -> Matrix | Sparse:
     """The matrix in a `.npy` file, or in a text file with a row per line, `#` before a comment."""
     key = "network.mixing"
     if file.suffix == ".npy":

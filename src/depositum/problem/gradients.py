@@ -5,16 +5,17 @@ CPU, and the one for models that draw random numbers themselves (dropout) or tha
 (control flow on values). `vmap` evaluates all rows in one batched call. They differ by rounding only.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 from depositum.errors import ConfigError
 from depositum.layout import Layout
+from depositum.problem.batched import batched
 from depositum.problem.losses import Loss, check_per_sample
 from depositum.problem.precision import Precision, forward_backward
 from depositum.randomness import TorchGenerators
@@ -42,6 +43,8 @@ class RowModel:
         self.device = next(model.parameters()).device
         self.loss = loss.to(self.device, next(model.parameters()).dtype)
         self.precision = precision
+        #: The model as `vmap` is to see it.
+        self.batched = batched(model, precision, self.device)
         self.backend: Backend = "loop"
         #: Whether a forward pass in training mode is itself random.
         self.random = False
@@ -76,6 +79,7 @@ class RowModel:
             A seed per row `[r]`, for models that draw random numbers.
         """
         self.model.train(train)
+        self.batched.train(train)
         with forward_backward(self.precision):
             if self.backend == "vmap":
                 return self._gradients_vmap(x, inputs, targets, weights, buffers, None if shared else 0)
@@ -86,16 +90,19 @@ class RowModel:
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
         """Losses `[r, B]` and right answers `[r, B]` (or None) of every row on the same samples, in evaluation mode."""
         self.model.eval()
+        self.batched.eval()
         buffers = {k: b.clone() for k, b in buffers.items()}  # measuring leaves no trace, whatever a model writes to
 
+        together = self.backend == "vmap" and len(x) > 1
+
         def losses(row: Tensor, own: Buffers) -> tuple[Tensor, Tensor]:
-            outputs = self._forward(self.layout.views(row), own, inputs)
+            outputs = self._forward(self.layout.views(row), own, inputs, self.batched if together else self.model)
             per_sample = self.loss.per_sample(outputs, targets)
             correct = self.loss.correct
             return per_sample, correct(outputs, targets) if correct else torch.zeros_like(per_sample, dtype=torch.bool)
 
         with torch.no_grad(), forward_backward(self.precision):
-            if self.backend == "vmap" and len(x) > 1:
+            if together:
                 values, right = vmap(losses)(x, buffers)
             else:
                 pairs = [losses(row, {k: b[i] for k, b in buffers.items()}) for i, row in enumerate(x)]
@@ -146,11 +153,13 @@ class RowModel:
 
     # How it is done
 
-    def _forward(self, parameters: Mapping[str, Tensor], buffers: Buffers, inputs: Tensor) -> Tensor:
+    def _forward(
+        self, parameters: Mapping[str, Tensor], buffers: Buffers, inputs: Tensor, model: nn.Module | None = None
+    ) -> Tensor:
         """The model's outputs; `buffers` holds the new ones afterwards."""
         state = {**parameters, **buffers}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            outputs = functional_call(self.model, state, (inputs,))
+            outputs = functional_call(model or self.model, state, (inputs,))
         # Most models write to their buffers in place; one that assigns a new tensor has it here.
         buffers.update({name: state[name] for name in buffers})
         return cast(Tensor, outputs.float() if self.precision == "bf16" else outputs)
@@ -163,15 +172,16 @@ class RowModel:
         ) -> tuple[Tensor, Buffers]:
             # Batch norm writes to its buffers; a clone is this transform's own, so that it may.
             own = {k: v.clone() for k, v in own.items()}
-            outputs = self._forward(parameters, own, a)
+            outputs = self._forward(parameters, own, a, self.batched)
             return (self.loss.per_sample(outputs, b) * w).sum(), own
 
-        gradient = cast(
-            Callable[..., tuple[dict[str, Tensor], Buffers]],
-            vmap(grad(weighted, has_aux=True), in_dims=(0, 0, data, data, 0)),
-        )
-        by_name, new = gradient(self.layout.views(x), buffers, inputs, targets, weights)
-        return torch.cat([by_name[name].reshape(len(x), -1) for name in self.layout.names], dim=1), new
+        # Rows are independent, so the gradient of the sum over rows is every row's own: autograd stays outside of vmap.
+        leaves = {k: v.detach().requires_grad_() for k, v in self.layout.views(x).items()}
+        with torch.enable_grad():
+            values, new = vmap(weighted, in_dims=(0, 0, data, data, 0))(leaves, buffers, inputs, targets, weights)
+            parts = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True)
+        out = torch.cat([part.reshape(len(x), -1) for part in parts], dim=1)
+        return out, {k: b.detach() for k, b in new.items()}
 
     def _gradients_loop(
         self, x: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor, buffers: Buffers, noise: Tensor | None

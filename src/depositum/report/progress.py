@@ -44,7 +44,7 @@ class ProgressBar(Callback):
             self._task = self._bar.add_task("training", total=loop.steps, completed=loop.t)
             self._bar.start()
 
-    def on_step(self, loop: Loop) -> None:
+    def on_progress(self, loop: Loop) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=loop.t)
 

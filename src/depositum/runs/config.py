@@ -52,6 +52,7 @@ class NetworkSection(Section):
 
     topology: Named = "ring"
     mixing: Named = "metropolis"
+    drop: float = 0.0
 
 
 class AlgorithmSection(BaseModel):
@@ -73,6 +74,7 @@ class RunSection(Section):
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     backend: Literal["auto", "loop", "vmap"] = "auto"
+    compile: Literal["auto", "always", "never"] = "auto"
     evaluate_every: int = 10
     checkpoint_every: int = 100
 
@@ -108,7 +110,8 @@ class Config(Section):
         """Who talks to whom; None for a method with a server, which must be given no network."""
         method = self.make_algorithm()
         if not method.server:
-            return networks.build(self.network.topology, self.network.mixing, self.problem.clients, base)
+            section = self.network
+            return networks.build(section.topology, section.mixing, self.problem.clients, base, drop=section.drop)
         for key in self.network.model_fields_set:
             raise ConfigError(
                 f"network.{key}",
@@ -121,7 +124,8 @@ class Config(Section):
         return regularizers.build(self.problem.regularizer, key="problem.regularizer")
 
     def engine_settings(self) -> EngineSettings:
-        return EngineSettings(self.run.device, self.run.dtype, self.run.precision, self.run.backend)
+        run = self.run
+        return EngineSettings(run.device, run.dtype, run.precision, run.backend, run.compile)
 
     def check(self, base: Path | None = None) -> None:
         """Refuse whatever can be refused before data is loaded."""

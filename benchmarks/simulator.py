@@ -1,0 +1,344 @@
+"""The simulator against what it replaces: a loop over clients, and centralized SGD of as many samples.
+
+    python benchmarks/simulator.py OUT [--models linear,mlp,cnn,resnet18] [--clients 10,20,100,1000] [--seeds 1,5]
+
+For every model, number of clients and number of seeds it measures, in milliseconds per whole iteration (batch,
+gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
+
+- this engine, compiled (and captured in CUDA graphs on a GPU), and the seconds that took; and captured only;
+- the eager loop: the same algorithm, one client's gradient after another;
+- centralized SGD of the same n·S·B samples: eager, and (GPU) compiled in a CUDA graph;
+
+and the least time that the machine's memory bandwidth and arithmetic allow. Prints a Markdown table and writes
+`simulator.json` and `simulator.png` into OUT. Data are random, of the shapes of the paper's; no time depends on values.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import depositum as dp
+from depositum import models
+from depositum.data import Samples
+from depositum.engines import EngineSettings, Monitor, Simulator
+from depositum.layout import Layout
+from depositum.problem import Problem, Trial, as_loss
+from depositum.problem.precision import forward_backward
+
+#: input shape, classes, samples in all
+DATA = {
+    "linear": ((123,), 2, 32_560),
+    "mlp": ((784,), 10, 60_000),
+    "cnn": ((1, 32, 32), 10, 60_000),
+    "resnet18": ((3, 32, 32), 10, 50_000),
+}
+BATCH, PERIOD = 32, 10
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+PRECISION = "tf32" if GPU else "float32"
+
+
+def problem(name: str, n: int, seeds: int) -> Problem:
+    shape, classes, samples = DATA[name]
+    generator = torch.Generator().manual_seed(0)
+    train = Samples(
+        torch.randn(samples, *shape, generator=generator), torch.randint(0, classes, (samples,), generator=generator)
+    )
+    model = models.build(name, shape, classes, 0)
+    start = Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
+    parts = [np.arange(i, samples, n) for i in range(n)]
+    trials = tuple(Trial(seed, start, parts) for seed in range(seeds))
+    return Problem(model, as_loss("cross-entropy"), train, trials, regularizer=dp.L1(), beta=1e-5)
+
+
+def simulator(task: Problem, *, backend: str = "auto", compile: str = "always") -> Simulator:
+    settings = EngineSettings(str(DEVICE), "float32", PRECISION, backend, compile)  # type: ignore[arg-type]
+    made = Simulator(
+        task, dp.ring(task.n), dp.Depositum(alpha=0.01, gamma=0.5), period=PERIOD, batch_size=BATCH, settings=settings
+    )
+    made.start()
+    return made
+
+
+def wait() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def timed(run: Callable[[int], None], unit: int, budget: float) -> float:
+    """Milliseconds per iteration: the median over calls of `run(unit · k)`, k so that a call takes budget / 5."""
+    wait()
+    began = time.perf_counter()
+    run(unit)
+    wait()
+    once = time.perf_counter() - began
+    count = unit * max(1, int(budget / 5 / max(once, 1e-6)))
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        run(count)
+        wait()
+        times.append((time.perf_counter() - began) / count)
+        if sum(times) * count > 2 * budget:
+            break
+    return 1e3 * statistics.median(times)
+
+
+def engine(task: Problem, compile: str, budget: float) -> dict[str, float]:
+    if GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    made = simulator(task, compile=compile)
+    made.watch(Monitor(task.seeds, 10**4, made.state))  # as in every run
+    began = time.perf_counter()
+    made.advance(3 * 2 * PERIOD)
+    wait()
+    prepared = time.perf_counter() - began
+    took = timed(made.advance, 2 * PERIOD, budget)
+    rows, d = made.state.x.shape
+    memory = (torch.cuda.max_memory_allocated() - made.oracle.inputs.nbytes) / (4 * rows * d) if GPU else float("nan")
+    return {"ms": took, "prepare_s": prepared, "vectors": memory}
+
+
+def eager_loop(task: Problem, budget: float) -> float:
+    made = simulator(task, backend="loop", compile="never")
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            made.step()
+
+    run(1)
+    return timed(run, 1, budget)
+
+
+def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> float:
+    """One SGD step on `samples` samples drawn from the same data, in place."""
+    shape, classes, total = DATA[name]
+    model = models.build(name, shape, classes, 0).to(DEVICE)
+    inputs = torch.randn(total, *shape, device=DEVICE)
+    targets = torch.randint(0, classes, (total,), device=DEVICE)
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        index = torch.randint(0, total, (samples,), device=DEVICE)
+        loss = F.cross_entropy(model(inputs[index]), targets[index])
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            torch._foreach_add_(parameters, gradients, alpha=-0.01)
+
+    with forward_backward(PRECISION):
+        one = (
+            captured(_compiled_sgd(model, inputs, targets, samples) if compiled else step) if GPU and compiled else step
+        )
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                one()
+
+        run(3)
+        return timed(run, 1, budget)
+
+
+def _compiled_sgd(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, samples: int) -> Callable[[], None]:
+    """The same step with forward, backward and update each compiled."""
+    parameters = list(model.parameters())
+
+    @torch.compile(dynamic=False)
+    def loss_of(index: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(inputs[index]), targets[index])
+
+    @torch.compile(dynamic=False)
+    def update(gradients: list[torch.Tensor]) -> None:
+        torch._foreach_add_(parameters, gradients, alpha=-0.01)
+
+    def step() -> None:
+        index = torch.randint(0, len(targets), (samples,), device=DEVICE)
+        gradients = torch.autograd.grad(loss_of(index), parameters)
+        with torch.no_grad():
+            update(list(gradients))
+
+    return step
+
+
+def captured(step: Callable[[], None]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def flops(name: str, samples: int) -> float:
+    """Of forward and backward, as torch counts them for one sample."""
+    shape, classes, _ = DATA[name]
+    model = models.build(name, shape, classes, 0)
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(torch.randn(2, *shape)), torch.zeros(2, dtype=torch.int64)).backward()
+    return samples * counter.get_total_flops() / 2
+
+
+def ceilings() -> tuple[float, float]:
+    """Bytes per second of a copy (read and write), and FLOP per second of a matrix product, measured here."""
+    size = 1 << (29 if GPU else 25)
+    a, b = torch.empty(size // 4, device=DEVICE), torch.empty(size // 4, device=DEVICE)
+
+    def copies(count: int) -> None:
+        for _ in range(count):
+            b.copy_(a)
+
+    m = torch.randn(*(2 * [8192 if GPU else 1024]), device=DEVICE)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            m @ m
+
+    copies(3)
+    with forward_backward(PRECISION):
+        products(3)
+        return 2 * size / (timed(copies, 1, 0.3) / 1e3), 2 * len(m) ** 3 / (timed(products, 1, 0.5) / 1e3)
+
+
+@contextmanager
+def kept(what: str, into: dict[str, Any]) -> Iterator[None]:
+    """A case that does not fit, or that a form cannot run, is said and left out."""
+    try:
+        yield
+    except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+        into[what] = None
+        print(f"  {what}: {' '.join(str(error).split())[:160]}", flush=True)
+
+
+def measure(name: str, n: int, seeds: int, limits: tuple[float, float], budget: float) -> dict[str, Any]:
+    task = problem(name, n, seeds)
+    rows, d = n * seeds, task.layout.size
+    out: dict[str, Any] = {"model": name, "clients": n, "seeds": seeds, "d": d}
+    with kept("engine", out):
+        out["engine"] = engine(task, "always", budget)
+    with kept("captured", out):
+        out["captured"] = engine(task, "never", budget)
+    if GPU:
+        torch.cuda.empty_cache()
+    if rows <= 100:
+        with kept("loop_ms", out):
+            out["loop_ms"] = eager_loop(task, budget)
+    for key, compiled in (("central_ms", False), *([("central_compiled_ms", True)] if GPU else [])):
+        with kept(key, out):
+            out[key] = centralized(name, rows * BATCH, budget, compiled=compiled)
+    bandwidth, arithmetic = limits
+    #: Nine passes: x, y, ν read and written, the gradient written and read, the prox's argument.
+    out["byte_ms"] = 1e3 * 9 * 4 * rows * d / bandwidth
+    out["flop_ms"] = 1e3 * flops(name, rows * BATCH) / arithmetic
+    return out
+
+
+def line(case: dict[str, Any]) -> str:
+    ours = (case.get("engine") or {}).get("ms")
+
+    def show(value: float | None, form: str = ".3f") -> str:
+        return "–" if value is None else format(value, form)
+
+    def ratio(key: str) -> str:
+        other = case.get(key)
+        return "–" if not ours or not other else f"{other / ours:.2f}"
+
+    central = case.get("central_compiled_ms") or case.get("central_ms")
+    engine, captured_only = case.get("engine") or {}, case.get("captured") or {}
+    floor = max(case["byte_ms"], case["flop_ms"])
+    cells = [
+        f"{case['model']}, {case['clients']}" + (f" × {case['seeds']}" if case["seeds"] > 1 else ""),
+        show(ours), show(captured_only.get("ms")), show(case.get("loop_ms"), ".1f"),
+        show(case.get("central_ms")), show(case.get("central_compiled_ms")),
+        ratio("loop_ms"), show(ours / central if ours and central else None, ".2f"),
+        show(100 * floor / ours if ours else None, ".0f"),
+        show(engine.get("vectors"), ".1f"), show(engine.get("prepare_s"), ".0f"),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+HEADER = (
+    "| model, clients (× seeds) | this engine | uncompiled | eager loop | SGD eager | SGD compiled | loop / engine "
+    "| engine / SGD | % of limit | memory, vectors | start-up s |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def figure(cases: list[dict[str, Any]], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(case["model"] for case in cases))
+    fig, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3.6), squeeze=False, layout="constrained")
+    series = {
+        "eager loop over clients": ("loop_ms", "tab:red", "o"),
+        "SGD of the same samples, eager": ("central_ms", "tab:gray", "s"),
+        "SGD, compiled": ("central_compiled_ms", "black", "s"),
+    }
+    for axis, name in zip(axes[0], names, strict=True):
+        mine = [c for c in cases if c["model"] == name and c["seeds"] == 1]
+        for label, (key, colour, marker) in series.items():
+            points = [(c["clients"], c[key]) for c in mine if c.get(key)]
+            if points:
+                axis.loglog(*zip(*points, strict=True), marker=marker, color=colour, label=label)
+        points = [(c["clients"], c["engine"]["ms"]) for c in mine if c.get("engine")]
+        if points:
+            axis.loglog(*zip(*points, strict=True), marker="D", color="tab:blue", label="this engine", linewidth=2)
+        axis.set(title=name, xlabel="clients")
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("milliseconds per iteration")
+    axes[0][-1].legend(fontsize=8)
+    fig.savefig(out / "simulator.png", dpi=120)
+
+
+def machine() -> str:
+    name = torch.cuda.get_device_name() if GPU else f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
+    return f"{name}, torch {torch.__version__}, {PRECISION}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--models", default=",".join(DATA))
+    parser.add_argument("--clients", default="10,20,100,1000")
+    parser.add_argument("--seeds", default="1,5")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of measuring per number")
+    chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    limits = ceilings()
+    print(
+        f"{machine()}; copy {limits[0] / 1e12:.2f} TB/s, product {limits[1] / 1e12:.1f} TFLOP/s\n\n{HEADER}", flush=True
+    )
+    cases = []
+    for name in chosen.models.split(","):
+        for n in map(int, chosen.clients.split(",")):
+            for seeds in map(int, chosen.seeds.split(",")):
+                if n * seeds > {"resnet18": 100}.get(name, 1000):
+                    continue
+                cases.append(measure(name, n, seeds, limits, chosen.seconds))
+                print(line(cases[-1]), flush=True)
+                torch.compiler.reset()
+                (chosen.out / "simulator.json").write_text(
+                    json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
+                )
+    figure(cases, chosen.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""How iterations are made fast: compiled where that pays, and captured in CUDA graphs on a GPU.
+
+An iteration's Python code is run once per kind of step, and traced: all that it does to tensors (draw batches, gather
+samples, gradients, prox, momentum, mixing, what is watched) becomes one function that updates the state in place.
+`torch.compile` makes few kernels of it, which pass over memory as rarely as the arithmetic allows. On a GPU, what a
+round of iterations launches is captured once and replayed with a single launch.
+
+Nothing here changes what is computed: every form gives the same trajectory, to rounding. What cannot be compiled or
+captured (a model that asks for values while it runs) is run as it is, and that is said once.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from depositum.engines import worth
+from depositum.engines.iteration import Iteration
+from depositum.problem.precision import Precision, forward_backward
+
+#: Iterations captured in one CUDA graph, about: enough to hide a launch behind them.
+LONGEST = 16
+
+Compile = Literal["auto", "always", "never"]
+Program = Callable[[], None]
+
+
+class Accelerator:
+    """Runs an iteration over and over.
+
+    Parameters
+    ----------
+    iteration
+        Holding the state to advance. What it writes to must stay in its place as long as this lives.
+    precision
+        Of the model's passes. Compiled code asks for it when it runs, and all products in it are of the model's
+        passes: mixing and prox either use none or see to their own precision.
+    compile
+        `"always"`, `"never"`, or `"auto"`: where `steps` iterations repay it.
+    """
+
+    def __init__(
+        self, iteration: Iteration, precision: Precision, device: torch.device, compile: Compile, steps: int = 0
+    ) -> None:
+        self.iteration, self.precision, self.device = iteration, precision, device
+        self.steps, self.always = steps, compile == "always"
+        self.compiled = self.always or (compile == "auto" and steps >= worth.SHORTEST)
+        self.captures = device.type == "cuda"
+        self._programs: dict[str, Program] = {}
+        self._compiled: set[str] = set()
+        self._graphs: dict[tuple[str, ...], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+
+    def run(self, kinds: tuple[str, ...]) -> int:
+        """Run iterations of these kinds in turn, or the first few of them only; how many it were."""
+        graph = self._graphs.get(kinds)
+        if graph is not None:
+            graph.replay()
+            return len(kinds)
+        # The first run of a kind is as its code says, the second compiles it: what code keeps for later is there then.
+        first, ready = kinds[0], self._programs
+        if first not in ready:
+            ready[first] = self._plain(first)
+            ready[first]()
+            return 1
+        if self.compiled and first not in self._compiled:
+            self._compile(first)
+            return 1
+        if self.captures and all(kind in ready and (kind in self._compiled or not self.compiled) for kind in kinds):
+            self._capture(kinds)
+            return 0
+        ready[first]()
+        return 1
+
+    def _plain(self, kind: str) -> Program:
+        def plain() -> None:
+            with torch.no_grad():
+                self.iteration(kind)
+
+        return plain
+
+    def _compile(self, kind: str) -> None:
+        """Put a compiled program in the place of a kind's plain one, and run it; if that fails, the plain one."""
+        tensors = self.iteration.tensors()
+        self.iteration.exchange.inline = True
+        try:
+            graph = trace(self.iteration, kind)
+            if not (self.always or self._compiled or self._repays(graph)):
+                self.compiled = False
+                self._programs[kind]()
+                return
+            function = torch.compile(graph, fullgraph=True, dynamic=False)
+
+            def compiled() -> None:
+                with torch.no_grad(), forward_backward(self.precision):
+                    function(*tensors)
+
+            compiled()
+        except Exception as error:  # whatever the compiler meets in a person's own model
+            self.compiled = False
+            self._programs = {kind: self._plain(kind) for kind in self._programs}
+            self._programs[kind]()
+            _say("compiled", error)
+        else:
+            self._programs[kind] = compiled
+            self._compiled.add(kind)
+        finally:
+            self.iteration.exchange.inline = False
+
+    def _repays(self, graph: torch.fx.GraphModule) -> bool:
+        kinds = 2  # of most methods: with and without an exchange
+        return self.steps * worth.saving(graph, self.device) > kinds * worth.cost(graph, self.device)
+
+    def _capture(self, kinds: tuple[str, ...]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                for kind in kinds:
+                    self._programs[kind]()
+        except Exception as error:
+            self.captures = False
+            torch.cuda.synchronize()
+            _say("captured in a CUDA graph", error)
+            return
+        self._graphs[kinds] = graph
+
+
+def trace(iteration: Iteration, kind: str) -> torch.fx.GraphModule:
+    """The operations of one iteration as a function of `iteration.tensors()`, which it updates in place."""
+
+    def body(*tensors: torch.Tensor) -> tuple[()]:
+        with torch.no_grad(), iteration.on(tensors):
+            iteration(kind)
+        return ()
+
+    # Fake tensors: nothing is computed, and no memory taken, by tracing.
+    return make_fx(body, tracing_mode="fake", _allow_non_fake_inputs=True)(*iteration.tensors())
+
+
+def turn_products(traced: torch.fx.GraphModule) -> None:
+    """Write (a b)ᵀ as bᵀ aᵀ wherever a batched product is only ever read transposed, in place.
+
+    The gradient of a linear layer's weights comes out as (xᵀ dy)ᵀ, and lies across the row that it is copied into: a
+    CPU reads it element by element. A product takes transposed factors as they are, and writes it the right way round.
+    """
+    graph = traced.graph
+    transpose, bmm = torch.ops.aten.transpose.int, torch.ops.aten.bmm.default
+    for turned in graph.find_nodes(op="call_function", target=transpose):
+        between = [turned]
+        while (node := between[-1].args[0]).target is torch.ops.aten.view.default and _same_shape(node):
+            between.append(node)
+        product = between[-1].args[0]
+        if product.target is not bmm or {dim % 3 for dim in turned.args[1:]} != {1, 2}:
+            continue
+        if any(len(node.users) > 1 for node in (*between[1:], product)):
+            continue
+        with graph.inserting_before(turned):
+            a, b = (graph.call_function(transpose, (factor, 1, 2)) for factor in product.args)
+            turned.replace_all_uses_with(graph.call_function(bmm, (b, a)))
+        for node in (*between, product):
+            graph.erase_node(node)
+    traced.recompile()
+
+
+def _same_shape(view: torch.fx.Node) -> bool:
+    return bool(view.meta["val"].shape == view.args[0].meta["val"].shape)  # type: ignore[union-attr]
+
+
+def _say(what: str, error: Exception) -> None:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    warnings.warn(f"the iterations cannot be {what}, and run without ({reason})", RuntimeWarning, stacklevel=4)

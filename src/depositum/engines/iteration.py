@@ -1,0 +1,96 @@
+"""One iteration of every row, and the tensors it works on."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from depositum.algorithms import Algorithm, State
+from depositum.engines.mixing import Exchange, Local
+from depositum.problem import Oracle
+
+
+class Watch(Protocol):
+    """Sees the state after every iteration, on the device; what it keeps is in `tensors`, updated in place."""
+
+    tensors: list[Tensor]
+
+    def observe(self, state: State) -> None: ...
+
+
+class Iteration:
+    """An algorithm's step on a problem's rows.
+
+    `advanced` is the step itself, a new state from an old one. Called, it advances `state` in place, which is how
+    iterations are traced, captured and replayed: all that they write to stays where it is in memory.
+
+    Parameters
+    ----------
+    exchange
+        `mix` in the steps that communicate; in the others it is the identity.
+    period
+        T0, by which iterations are counted as communication phases.
+    """
+
+    def __init__(self, algorithm: Algorithm, oracle: Oracle, exchange: Exchange, period: int) -> None:
+        self.algorithm, self.oracle, self.period = algorithm, oracle, period
+        self.exchange, self.local = exchange, Local(exchange)
+        self.state: State
+        self.watch: Watch | None = None
+
+    def advanced(self, state: State, kind: str) -> State:
+        """The state one iteration later."""
+        # Iteration t evaluates its gradients at x^{t+1}, with the batches of t + 1; the start has those of 0.
+        self.oracle.begin(state.t + 1)
+        self.exchange.begin(state.t // self.period)
+        mix = self.exchange if self.algorithm.communicates(kind) else self.local
+        return self.algorithm.step(state, self.oracle, mix, kind)
+
+    def hold(self, state: State) -> None:
+        """Take a copy of a state as the one to advance, in memory of its own."""
+        self.state = state._replace(**{k: v.clone() for k, v in _tensors(state).items()})
+
+    def __call__(self, kind: str) -> None:
+        new = self.advanced(self.state, kind)
+        old = _tensors(self.state)
+        values = _tensors(new)
+        # A variable may be the old value of another (x before the step, say): it must be read before that is written.
+        for name, value in values.items():
+            if value is not old[name] and any(_same_memory(value, other) for other in old.values()):
+                values[name] = value.clone()
+        for name, value in values.items():
+            if value is not old[name]:
+                old[name].copy_(value)
+        if self.watch is not None:
+            self.watch.observe(self.state)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that an iteration writes to."""
+        watched = self.watch.tensors if self.watch is not None else []
+        return [*_tensors(self.state).values(), *self.oracle.buffers.values(), *watched]
+
+    @contextmanager
+    def on(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Work on others in the place of `tensors()`, for tracing."""
+        state, buffers, watch = self.state, self.oracle.buffers, self.watch
+        kept = watch.tensors if watch is not None else []
+        names, rest = list(_tensors(state)), iter(tensors)
+        try:
+            self.state = state._replace(**{name: next(rest) for name in names})
+            self.oracle.buffers = {name: next(rest) for name in buffers}
+            if watch is not None:
+                watch.tensors = list(rest)
+            yield
+        finally:
+            self.state, self.oracle.buffers = state, buffers
+            if watch is not None:
+                watch.tensors = kept
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    return {name: value for name, value in state._asdict().items() if isinstance(value, Tensor)}
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)

@@ -1,0 +1,9 @@
+"""One process per client, or per few, on `torch.distributed`: the simulator's algorithms over real links."""
+
+from depositum.engines.processes.encoding import EncodingName
+from depositum.engines.processes.engine import ProcessEngine
+from depositum.engines.processes.group import Group, join, launched
+from depositum.engines.processes.own_data import own_data
+from depositum.engines.processes.placement import Placement
+
+__all__ = ["EncodingName", "Group", "Placement", "ProcessEngine", "join", "launched", "own_data"]

@@ -1,0 +1,235 @@
+"""Triton kernels of a convolution whose weights differ from client to client, as three implicit matrix products.
+
+With r rows (clients), x `[r, B, C, H, W]`, weights that have their taps first, w `[r, KH, KW, O, C]`, and
+y `[r, B, O, P, Q]`, per row
+
+    forward   y[o, m]  = Σ_k  w[o, k] · x[k, m]        m = (b, p, q), k = (kh, kw, c)
+    inputs    dx[c, m] = Σ_k  w[k, c] · dy[k, m]       m = (b, h, w), k = (kh, kw, o)
+    weights   dw[o, k] = Σ_m  dy[o, m] · x[k, m]       and the bias's db[o] = Σ_m dy[o, m]
+
+Pixels are the fast dimension of every tile, as they are in memory, and the taps are gathered while loading: nothing
+is unfolded into memory, and no transposition of images surrounds the call. With many channels the products run over
+the channels of one tap at a time (`DEEP`), where what lies outside the image is the same for all of them; with few,
+over taps and channels together. The sum over m of the weights' kernel is cut into parts that are added afterwards in
+order: no atomic additions, so results do not vary from run to run. Its programs go from image to image with the same
+pixels, so that where they look is worked out once. Products are TF32 (or bf16, where the inputs are), accumulated in
+float32. Tiles were chosen by measurement on an H200, and depend on sizes alone.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _forward(
+    x, w, bias, y, x_row,
+    B: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, P: tl.constexpr,
+    Q: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PADH: tl.constexpr,
+    PADW: tl.constexpr, HAS_BIAS: tl.constexpr, BO: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    DEEP: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(2).to(tl.int64)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    b, pixel = m // (P * Q), m % (P * Q)
+    h0, w0 = pixel // Q * STRIDE - PADH, pixel % Q * STRIDE - PADW
+    in_m, in_o = m < B * P * Q, o < O
+    x += row * x_row
+    w += row * KH * KW * O * C
+    acc = tl.zeros((BO, BM), tl.float32)
+    if DEEP:
+        blocks: tl.constexpr = (C + BK - 1) // BK
+        for step in range(0, KH * KW * blocks):
+            tap, c = step // blocks, step % blocks * BK + tl.arange(0, BK)
+            h, v = h0 + tap // KW, w0 + tap % KW
+            inside = (h >= 0) & (h < H) & (v >= 0) & (v < W) & in_m
+            place = (b * (C * H * W) + h * W + v)[None, :] + (c * (H * W))[:, None]
+            taps = tl.load(x + place, mask=inside[None, :] & (c < C)[:, None], other=0.0)
+            place = tap * (O * C) + o[:, None] * C + c[None, :]
+            weights = tl.load(w + place, mask=in_o[:, None] & (c < C)[None, :], other=0.0)
+            acc = tl.dot(weights, taps, acc, input_precision="tf32")
+    else:
+        K: tl.constexpr = KH * KW * C
+        for first in range(0, K, BK):
+            k = first + tl.arange(0, BK)
+            tap, c = k // C, k % C
+            h, v = h0[None, :] + (tap // KW)[:, None], w0[None, :] + (tap % KW)[:, None]
+            inside = (h >= 0) & (h < H) & (v >= 0) & (v < W) & in_m[None, :] & (k < K)[:, None]
+            taps = tl.load(x + (b[None, :] * C + c[:, None]) * (H * W) + h * W + v, mask=inside, other=0.0)
+            place = o[:, None] * C + (tap * (O * C) + c)[None, :]
+            weights = tl.load(w + place, mask=in_o[:, None] & (k < K)[None, :], other=0.0)
+            acc = tl.dot(weights, taps, acc, input_precision="tf32")
+    if HAS_BIAS:
+        acc += tl.load(bias + row * O + o, mask=in_o, other=0.0).to(tl.float32)[:, None]
+    y += row * B * O * P * Q
+    place = (b * (O * P * Q) + pixel)[None, :] + (o * (P * Q))[:, None]
+    tl.store(y + place, acc.to(y.dtype.element_ty), mask=in_o[:, None] & in_m[None, :])
+
+
+@triton.jit
+def _inputs(
+    dy, w, dx,
+    B: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, P: tl.constexpr,
+    Q: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PADH: tl.constexpr,
+    PADW: tl.constexpr, BC: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(2).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    b, pixel = m // (H * W), m % (H * W)
+    h0, w0 = pixel // W + PADH, pixel % W + PADW
+    in_m, in_c = m < B * H * W, c < C
+    dy += row * B * O * P * Q
+    w += row * KH * KW * O * C
+    acc = tl.zeros((BC, BM), tl.float32)
+    blocks: tl.constexpr = (O + BK - 1) // BK
+    for step in range(0, KH * KW * blocks):
+        tap, o = step // blocks, step % blocks * BK + tl.arange(0, BK)
+        h, v = h0 - tap // KW, w0 - tap % KW
+        inside = (h >= 0) & (v >= 0) & in_m
+        if STRIDE > 1:
+            inside &= (h % STRIDE == 0) & (v % STRIDE == 0)
+            h, v = h // STRIDE, v // STRIDE
+        inside &= (h < P) & (v < Q)
+        place = (b * (O * P * Q) + h * Q + v)[None, :] + (o * (P * Q))[:, None]
+        taps = tl.load(dy + place, mask=inside[None, :] & (o < O)[:, None], other=0.0)
+        place = tap * (O * C) + o[None, :] * C + c[:, None]
+        weights = tl.load(w + place, mask=in_c[:, None] & (o < O)[None, :], other=0.0)
+        acc = tl.dot(weights, taps, acc, input_precision="tf32")
+    dx += row * B * C * H * W
+    place = (b * (C * H * W) + pixel)[None, :] + (c * (H * W))[:, None]
+    tl.store(dx + place, acc.to(dx.dtype.element_ty), mask=in_c[:, None] & in_m[None, :])
+
+
+@triton.jit
+def _weights(
+    dy, x, dw, db, x_row, rows,
+    B: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, P: tl.constexpr,
+    Q: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PADH: tl.constexpr,
+    PADW: tl.constexpr, HAS_BIAS: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BM: tl.constexpr,
+    CHUNKS: tl.constexpr, IMAGES: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    row, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    K: tl.constexpr = KH * KW * C
+    blocks: tl.constexpr = (K + BK - 1) // BK
+    block = tl.program_id(0) % blocks
+    o = tl.program_id(0) // blocks * BO + tl.arange(0, BO)
+    k = block * BK + tl.arange(0, BK)
+    tap, c = k // C, k % C
+    in_o, in_k = o < O, k < K
+    # A block of pixels is a part of one image, or several whole ones.
+    lane = part % CHUNKS * BM + tl.arange(0, BM)
+    image, pixel = lane // (P * Q), lane % (P * Q)
+    in_m = image < IMAGES
+    h = (pixel // Q * STRIDE - PADH)[None, :] + (tap // KW)[:, None]
+    v = (pixel % Q * STRIDE - PADW)[None, :] + (tap % KW)[:, None]
+    inside = (h >= 0) & (h < H) & (v >= 0) & (v < W) & in_m[None, :] & in_k[:, None]
+    from_x = (image[None, :] * C + c[:, None]) * (H * W) + h * W + v
+    from_dy = (image * (O * P * Q) + pixel)[None, :] + (o * (P * Q))[:, None]
+    there = in_o[:, None] & in_m[None, :]
+    dy += row * B * O * P * Q
+    x += row * x_row
+    acc = tl.zeros((BO, BK), tl.float32)
+    total = tl.zeros((BO,), tl.float32)
+    start = part // CHUNKS * SPAN
+    for b in range(start, min(start + SPAN, B), IMAGES):
+        if IMAGES > 1:
+            left = image + b < B
+            taps = tl.load(x + b * (C * H * W) + from_x, mask=inside & left[None, :], other=0.0)
+            outer = tl.load(dy + b * (O * P * Q) + from_dy, mask=there & left[None, :], other=0.0)
+        else:
+            taps = tl.load(x + b * (C * H * W) + from_x, mask=inside, other=0.0)
+            outer = tl.load(dy + b * (O * P * Q) + from_dy, mask=there, other=0.0)
+        acc = tl.dot(outer, tl.trans(taps), acc, input_precision="tf32")
+        if HAS_BIAS:
+            total += tl.sum(outer.to(tl.float32), axis=1)
+    dw += (part * rows + row) * K * O
+    tl.store(dw + o[:, None] * C + (tap * (O * C) + c)[None, :], acc, mask=in_o[:, None] & in_k[None, :])
+    if HAS_BIAS:  # noqa: SIM102 (known at compilation; the other is not)
+        if block == 0:
+            tl.store(db + (part * rows + row) * O + o, total, mask=in_o)
+
+
+#: Enough programs to keep a large GPU busy; sums are cut until there are as many.
+PROGRAMS = 1056
+
+
+def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, pad: tuple[int, int], size: tuple[int, int],
+            **tiles: int) -> Tensor:  # fmt: skip
+    """The outputs y `[r, B, O, P, Q]` of x `[r, B, C, H, W]`, w `[r, KH, KW, O, C]`, bias `[r, O]`; (P, Q) is `size`.
+
+    All contiguous, but that x may be one row expanded to r. `pad` is what lies above and left of an image.
+    """
+    fixed = _fixed(x.shape, w.shape, stride, pad, size)
+    B, C, O, pixels = fixed["B"], fixed["C"], fixed["O"], fixed["B"] * size[0] * size[1]
+    y = x.new_empty(len(x), B, O, *size)
+    if C < 16:
+        t = {"BO": _block(O, 64), "BM": 256 if O <= 32 else 128, "BK": 16, "DEEP": 0, "num_warps": 4, "num_stages": 2}
+    elif O <= 32:
+        t = {"BO": _block(O, 32), "BM": 256, "BK": 16, "DEEP": 1, "num_warps": 4, "num_stages": 2}
+    elif O <= 64:
+        t = {"BO": 64, "BM": 32, "BK": _block(C, 32), "DEEP": 1, "num_warps": 2, "num_stages": 3}
+    else:
+        t = {"BO": 128, "BM": 32, "BK": _block(C, 32), "DEEP": 1, "num_warps": 4, "num_stages": 4}
+    t = {**t, **tiles}
+    grid = (triton.cdiv(pixels, t["BM"]), triton.cdiv(O, t["BO"]), len(x))
+    _forward[grid](x, w, w if bias is None else bias, y, x.stride(0), **fixed, HAS_BIAS=bias is not None, **t)
+    return y
+
+
+def input_gradient(dy: Tensor, x_shape: torch.Size, w: Tensor, stride: int, pad: tuple[int, int],
+                   **tiles: int) -> Tensor:  # fmt: skip
+    """The inputs' gradient dx `[r, B, C, H, W]`, of contiguous dy `[r, B, O, P, Q]`."""
+    fixed = _fixed(x_shape, w.shape, stride, pad, (dy.shape[3], dy.shape[4]))
+    C, O, pixels = fixed["C"], fixed["O"], fixed["B"] * fixed["H"] * fixed["W"]
+    dx = dy.new_empty(x_shape)
+    if C <= 32:
+        t = {"BC": _block(C, 32), "BM": 256, "BK": _block(O, 32), "num_warps": 4, "num_stages": 2}
+    else:
+        t = {"BC": 64, "BM": 32, "BK": _block(O, 32 if C <= 64 else 64), "num_warps": 2, "num_stages": 3}
+    t = {**t, **tiles}
+    grid = (triton.cdiv(pixels, t["BM"]), triton.cdiv(C, t["BC"]), len(dy))
+    _inputs[grid](dy, w, dx, **fixed, **t)
+    return dx
+
+
+def weight_gradient(dy: Tensor, x: Tensor, w_shape: torch.Size, stride: int, pad: tuple[int, int], bias: bool,
+                    **tiles: int) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The weights' gradient dw `[r, KH, KW, O, C]`, and the bias's db `[r, O]` (empty without a bias)."""
+    fixed = _fixed(x.shape, w_shape, stride, pad, (dy.shape[3], dy.shape[4]))
+    B, O, pixels = fixed["B"], fixed["O"], fixed["P"] * fixed["Q"]
+    rows, K = len(x), fixed["C"] * fixed["KH"] * fixed["KW"]
+    BO, BK = _block(O, 64), _block(K, 64 if O <= 32 else 32)
+    t = {
+        "BO": BO, "BK": BK, "BM": _block(B * pixels, 128 if K <= 16 else 32), "num_warps": 1 if O <= 32 else 2,
+        "num_stages": 2, **tiles,
+    }  # fmt: skip
+    tasks = triton.cdiv(O, t["BO"]) * triton.cdiv(K, t["BK"])
+    chunks, images = triton.cdiv(pixels, t["BM"]), max(1, t["BM"] // pixels)
+    spans = min(max(1, PROGRAMS // (tasks * rows * chunks)), triton.cdiv(B, images))
+    span = triton.cdiv(triton.cdiv(B, spans), images) * images
+    parts = chunks * triton.cdiv(B, span)
+    dw = torch.empty(parts, *w_shape, device=x.device, dtype=torch.float32)
+    db = torch.empty(parts, rows, O if bias else 0, device=x.device, dtype=torch.float32)
+    _weights[(tasks, parts, rows)](
+        dy, x, dw, db, x.stride(0), rows, **fixed, HAS_BIAS=bias, CHUNKS=chunks, IMAGES=images, SPAN=span, **t
+    )
+    dw, db = (dw[0], db[0]) if parts == 1 else (dw.sum(0), db.sum(0))
+    return dw.to(x.dtype), db.to(x.dtype)
+
+
+def _fixed(
+    x_shape: torch.Size, w_shape: torch.Size, stride: int, pad: tuple[int, int], size: tuple[int, int]
+) -> dict[str, int]:
+    """The sizes that a kernel is compiled for."""
+    _, B, C, H, W = x_shape
+    _, KH, KW, O, _ = w_shape
+    sizes = {"B": B, "C": C, "H": H, "W": W, "O": O, "P": size[0], "Q": size[1], "KH": KH, "KW": KW}
+    return sizes | {"STRIDE": stride, "PADH": pad[0], "PADW": pad[1]}
+
+
+def _block(size: int, largest: int) -> int:
+    """The power of two that covers `size`, from 16 (the least of a tile product) to `largest`."""
+    return max(16, min(largest, 1 << (size - 1).bit_length()))

@@ -1,0 +1,97 @@
+"""Networks that change from one communication phase to the next: which links a phase has.
+
+W^t is symmetric and doubly stochastic in every phase. Which links it has is a function of the phase's number alone, so
+that a simulator and processes that never talk about it agree. `present` and `peer` are integer arithmetic on int64
+tensors of any device: the same bits everywhere, no value read back to the host, nothing that depends on a tensor's
+value, so that a CUDA graph can capture them once and replay them in every phase.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from depositum.errors import NetworkError
+from depositum.randomness import hash_words, purpose_code
+
+_LINKS = purpose_code("links")
+
+
+@dataclass(frozen=True)
+class DroppedLinks:
+    """Each link is absent in a phase with probability `p`, independently of the others and of other phases.
+
+    The weight of an absent link goes back to its two ends (w_ii += w_ij, w_jj += w_ij), so that the phase's W is
+    (1 - p) W + p I on average.
+    """
+
+    p: float
+    """In [0, 1)."""
+    seed: int = 0
+    """Another seed drops other links."""
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
+        if not (number and 0 <= self.p < 1):
+            raise NetworkError("network.drop", f"{self.p!r} given; the probability of a dropped link is in [0, 1)")
+
+    def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Whether the links between clients i and j are there in a phase: bool, of the shape the three broadcast to.
+
+        All int64; the same for (i, j) and (j, i). A client's link to itself is no link: i = j means nothing.
+        """
+        words = hash_words(self.seed, _LINKS, torch.minimum(i, j), torch.maximum(i, j), phase)
+        # Whole numbers are compared, as a division might round differently elsewhere.
+        return (words & 0xFFFFFFFF) >= round(self.p * 2**32)
+
+    def applied(self, W: NDArray[np.float64], phase: int) -> NDArray[np.float64]:
+        """What is left of a dense W `[n, n]` in one phase."""
+        W = W.copy()
+        i, j = np.nonzero(np.triu(W, 1))
+        absent = ~self.present(torch.tensor(phase), torch.from_numpy(i), torch.from_numpy(j)).numpy()
+        i, j = i[absent], j[absent]
+        weights = W[i, j]
+        W[i, j] = W[j, i] = 0.0
+        np.add.at(W, (i, i), weights)
+        np.add.at(W, (j, j), weights)
+        return W
+
+
+@dataclass(frozen=True)
+class OnePeerExponential:
+    """In phase k, client i and client i XOR 2^(k mod log2 n) take the average of their values: weights 1/2 and 1/2.
+
+    One row is sent per client and phase, and log2 n phases in a row make the exact average of all clients.
+    """
+
+    n: int
+    """The number of clients, a power of two."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.n & (self.n - 1):
+            below = 1 << max(self.n.bit_length() - 1, 0)
+            raise NetworkError(
+                "network.topology",
+                f"'one-peer-exponential' of {self.n} clients given; it needs a power of two, such as {below} or "
+                f"{2 * below}; 'exponential' takes any number",
+            )
+
+    @property
+    def phases(self) -> int:
+        """log2 n: after as many phases the partners come round again; 0 for one client."""
+        return self.n.bit_length() - 1
+
+    def peer(self, phase: Tensor, i: Tensor) -> Tensor:
+        """The partner of client i in a phase: int64, of the shape the two broadcast to; oneself if n = 1."""
+        digit = torch.ones_like(phase) << (phase % max(self.phases, 1))
+        return i ^ (digit & (self.n - 1))
+
+    def matrix(self, phase: int) -> NDArray[np.float64]:
+        """The dense W `[n, n]` of one phase."""
+        clients = torch.arange(self.n)
+        W = np.zeros((self.n, self.n))
+        np.fill_diagonal(W, 0.5)
+        W[clients.numpy(), self.peer(torch.tensor(phase), clients).numpy()] += 0.5
+        return W

@@ -1,0 +1,222 @@
+"""Networks whose links come and go: every phase is a W of its own, and every engine knows which."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depositum import networks
+from depositum.errors import ConfigError, NetworkError
+from depositum.networks import TOPOLOGIES, DroppedLinks, Network, OnePeerExponential
+from depositum.randomness import purpose_code
+
+STATIC = [name for name in TOPOLOGIES if name != "one-peer-exponential"]
+POWERS = [1, 2, 4, 8, 16, 32]
+SEEDS = st.integers(0, 2**31)
+PHASES = st.integers(0, 2**40)
+
+
+def assert_phase(W: np.ndarray, network: Network) -> None:
+    """Symmetric, doubly stochastic, no weight outside the graph, everybody keeps a share."""
+    n = network.n
+    assert W.shape == (n, n)
+    assert W.dtype == np.float64
+    assert (W == W.T).all()
+    assert (W >= 0).all()
+    assert np.abs(W.sum(axis=0) - 1).max() <= 1e-15 * (n + 5)
+    assert (np.diag(W) > 0).all()
+    assert (W[network.W == 0] == 0).all()
+
+
+def hashed(*words: int) -> int:
+    """The package's hash in plain Python integers: splitmix64's finaliser once per word, modulo 2^64."""
+    h = 0
+    for word in words:
+        h = ((h ^ word) + 0x9E3779B97F4A7C15) % 2**64
+        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) % 2**64
+        h ^= h >> 31
+    return h
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(STATIC), st.integers(1, 5), st.floats(0, 0.999), SEEDS, PHASES)
+def test_every_phase_with_dropped_links_is_doubly_stochastic(name, digits, p, seed, phase):
+    """A weight that went back to one end only, or a link that one end sees and the other does not, breaks it."""
+    whole = networks.network(name, 2**digits)
+    network = Network(whole.graph, whole.weights, drop=DroppedLinks(p, seed))
+    W = network.matrix(phase)
+    assert_phase(W, network)
+    assert (network.matrix(phase) == W).all()
+    off = ~np.eye(network.n, dtype=bool)
+    assert np.isin(W[off], [0.0, *whole.W[off]]).all()
+    assert (W[off] <= whole.W[off]).all(), "a link got more than its weight"
+    # Who is absent, by plain integers.
+    for i, j in whole.graph.edges:
+        low = hashed(seed, purpose_code("links"), min(i, j), max(i, j), phase) % 2**32
+        assert (W[i, j] == 0) == (low < round(p * 2**32))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0, 0.999), SEEDS, st.lists(PHASES, min_size=1, max_size=4))
+def test_links_are_the_same_from_both_ends_and_in_any_shape(p, seed, phases):
+    """A process asks for its own few links, the simulator for all links or several phases at once."""
+    drop = DroppedLinks(p, seed)
+    i, j = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
+    every = drop.present(torch.tensor(phases)[:, None, None], i, j)
+    assert every.shape == (len(phases), 6, 6)
+    assert every.dtype == torch.bool
+    assert torch.equal(every, every.mT)
+    for at, phase in enumerate(phases):
+        for a, b in itertools.permutations(range(6), 2):
+            one = drop.present(torch.tensor(phase), torch.tensor(a), torch.tensor(b))
+            assert one.shape == ()
+            assert bool(one) == bool(every[at, a, b])
+
+
+def test_links_drop_with_probability_p_and_independently():
+    """Over 400 phases of 780 links: p overall, p for each link, and the binomial's variance from phase to phase."""
+    i, j = torch.tensor(list(itertools.combinations(range(40), 2))).T
+    for p in (0.1, 0.5, 0.8):
+        absent = (~DroppedLinks(p).present(torch.arange(400)[:, None], i, j)).double()
+        spread = math.sqrt(p * (1 - p))
+        assert abs(absent.mean().item() - p) < 4 * spread / math.sqrt(absent.numel())
+        assert (absent.mean(0) - p).abs().max().item() < 5 * spread / math.sqrt(400)
+        assert absent.sum(1).var().item() == pytest.approx(780 * p * (1 - p), rel=0.35)
+        # What one phase says about the next, link by link.
+        after = ((absent[1:] - p) * (absent[:-1] - p)).mean().item()
+        assert abs(after) < 4 * spread**2 / math.sqrt(absent.numel())
+
+
+def test_dropped_links_average_out_to_the_expected_matrix():
+    """(1 - p) W + p I: what is dropped is kept, not lost."""
+    network = networks.network({"ring": 2}, 10, drop=0.3)
+    mean = np.mean([network.matrix(phase) for phase in range(2_000)], axis=0)
+    assert np.abs(mean - (0.7 * network.W + 0.3 * np.eye(10))).max() < 0.015
+    assert any((network.matrix(0) != network.matrix(phase)).any() for phase in (1, 2))
+    other = DroppedLinks(0.3, seed=1)
+    assert any((other.applied(network.W, phase) != network.matrix(phase)).any() for phase in range(3))
+
+
+def test_nothing_dropped_is_the_network_itself():
+    """p = 0 must not drop the one link in 2^32 whose hash is 0, and leaves no trace."""
+    network = networks.network("star", 9, drop=0.0)
+    assert network.drop is None
+    assert network.one_peer is None
+    assert (network.matrix(3) == network.W).all()
+    assert (DroppedLinks(0.0).applied(network.W, 3) == network.W).all()
+    assert DroppedLinks(0.0).present(torch.arange(10_000), torch.tensor(0), torch.tensor(1)).all()
+
+
+def test_a_network_with_drop_keeps_the_full_networks_properties():
+    """λ, edges and weights are those of all links; only the phases and what is printed differ."""
+    plain, network = networks.ring(10), networks.network("ring", 10, drop=0.2)
+    assert network.drop == DroppedLinks(0.2)
+    assert (network.W == plain.W).all()
+    assert (network.lam, network.edges, network.name) == (plain.lam, plain.edges, plain.name)
+    assert str(network) == f"{plain}, each link dropped with probability 0.2"
+    assert networks.build("ring", "metropolis", 10, drop=0.2).drop == DroppedLinks(0.2)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, 1, 2, float("nan"), float("inf"), True, "0.2", "often"])
+def test_what_is_no_probability_is_refused(p):
+    """In one line, before any graph is made; 1 would cut every link for good."""
+    with pytest.raises(NetworkError, match=r"^network.drop: .* given; the probability of a dropped link is in \[0, 1"):
+        networks.network("rnig", 10, drop=p)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(POWERS), PHASES)
+def test_one_peer_phases_are_perfect_matchings(n, phase):
+    """Everybody has one partner, who has them; weights of 1/2 are exact."""
+    network = networks.one_peer_exponential(n)
+    W = network.matrix(phase)
+    assert_phase(W, network)
+    peer = network.one_peer.peer(torch.tensor(phase), torch.arange(n)).tolist()
+    assert [peer[peer[i]] for i in range(n)] == list(range(n))
+    digits = n.bit_length() - 1
+    for i in range(n):
+        assert peer[i] == (i ^ 2 ** (phase % digits) if n > 1 else i)
+        assert W[i, peer[i]] == (0.5 if n > 1 else 1.0)
+        assert np.count_nonzero(W[i]) == min(n, 2)
+
+
+@pytest.mark.parametrize("n", POWERS)
+@pytest.mark.parametrize("start", [0, 3])
+def test_one_round_of_one_peer_phases_is_the_exact_average(n, start):
+    """Powers of two lose nothing: J to the bit, from whichever phase one starts."""
+    network = networks.one_peer_exponential(n)
+    product = np.eye(n)
+    for phase in range(start, start + network.one_peer.phases):
+        product = network.matrix(phase) @ product
+    assert (product == 1 / n).all()
+
+
+@pytest.mark.parametrize("n", POWERS)
+def test_a_one_peer_network_has_the_mean_weights_on_a_hypercube(n):
+    """λ is that of the mean over the phases, 1 - 1 / log2 n, and one phase alone would not be connected."""
+    network = networks.one_peer_exponential(n)
+    digits = n.bit_length() - 1
+    mean = np.mean([network.matrix(phase) for phase in range(max(digits, 1))], axis=0)
+    assert np.abs(network.W - mean).max() < 1e-15
+    assert network.neighbours == networks.hypercube(n).neighbours
+    assert network.lam == pytest.approx(1 - 1 / digits if n > 1 else 0.0, abs=1e-13)
+    assert not network.is_mean
+    assert network.name == "one-peer-exponential"
+    assert network.mixing == "pairwise"
+    assert network.one_peer == OnePeerExponential(n)
+    assert networks.network({"one-peer-exponential": {}}, n).one_peer == network.one_peer
+
+
+def test_phases_differ_from_one_to_the_next():
+    network = networks.one_peer_exponential(8)
+    assert not any((network.matrix(a) == network.matrix(b)).all() for a, b in itertools.combinations(range(3), 2))
+    assert (network.matrix(1) == network.matrix(4)).all()
+
+
+@pytest.mark.parametrize(("n", "powers"), [(3, "2 or 4"), (10, "8 or 16"), (1000, "512 or 1024")])
+def test_one_peer_needs_a_power_of_two(n, powers):
+    for make in (networks.one_peer_exponential, OnePeerExponential):
+        with pytest.raises(NetworkError, match=f"^network.topology: .* of {n} clients given; .* such as {powers};"):
+            make(n)
+
+
+@pytest.mark.parametrize("mixing", ["lazy-metropolis", "max-degree", "uniform", np.eye(8), {"uniform": {}}])
+def test_one_peer_takes_no_other_weights(mixing):
+    """Partners take their average; a rule that would be ignored is refused."""
+    with pytest.raises(NetworkError, match=r"^network.mixing: .* given, but partners in 'one-peer-exponential' take"):
+        networks.network("one-peer-exponential", 8, mixing)
+    with pytest.raises(ConfigError, match="did you mean 'metropolis'"):
+        networks.network("one-peer-exponential", 8, "metropolos")
+
+
+def test_a_misspelt_one_peer_is_found():
+    with pytest.raises(ConfigError, match="did you mean 'one-peer-exponential'"):
+        networks.network("one-peer-exponental", 8)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(POWERS), st.floats(0.01, 0.99), PHASES)
+def test_a_one_peer_network_may_drop_links_too(n, p, phase):
+    """A pair whose link is absent keeps its values: rows of the identity."""
+    network = networks.network("one-peer-exponential", n, drop=p)
+    W, whole = network.matrix(phase), network.one_peer.matrix(phase)
+    assert_phase(W, network)
+    for i in range(n):
+        peer = int(network.one_peer.peer(torch.tensor(phase), torch.tensor(i)))
+        there = peer == i or bool(network.drop.present(torch.tensor(phase), torch.tensor(i), torch.tensor(peer)))
+        assert (W[i] == (whole[i] if there else np.eye(n)[i])).all()
+
+
+def test_nothing_is_read_back_to_the_host():
+    """Tensors without values: an .item() or a branch on a value would raise, and would break a CUDA graph's capture."""
+    phase = torch.zeros((), dtype=torch.int64, device="meta")
+    i, j = torch.zeros((2, 7), dtype=torch.int64, device="meta")
+    present = DroppedLinks(0.3, seed=5).present(phase, i, j)
+    peer = OnePeerExponential(16).peer(phase, i)
+    assert (present.device.type, present.dtype, present.shape) == ("meta", torch.bool, (7,))
+    assert (peer.device.type, peer.dtype, peer.shape) == ("meta", torch.int64, (7,))
