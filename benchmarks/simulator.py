@@ -63,11 +63,10 @@ def problem(name: str, n: int, seeds: int) -> Problem:
     return Problem(model, as_loss("cross-entropy"), train, trials, regularizer=dp.L1(), beta=1e-5)
 
 
-def simulator(task: Problem, *, backend: str = "auto", compile: str = "always") -> Simulator:
+def simulator(task: Problem, *, backend: str = "auto", compile: str = "always", topology: str = "ring") -> Simulator:
     settings = EngineSettings(str(DEVICE), "float32", PRECISION, backend, compile)  # type: ignore[arg-type]
-    made = Simulator(
-        task, dp.ring(task.n), dp.Depositum(alpha=0.01, gamma=0.5), period=PERIOD, batch_size=BATCH, settings=settings
-    )
+    method, network = dp.Depositum(alpha=0.01, gamma=0.5), dp.network(topology, task.n)
+    made = Simulator(task, network, method, period=PERIOD, batch_size=BATCH, settings=settings)
     made.start()
     return made
 
@@ -96,11 +95,11 @@ def timed(run: Callable[[int], None], unit: int, budget: float) -> float:
     return 1e3 * statistics.median(times)
 
 
-def engine(task: Problem, compile: str, budget: float) -> dict[str, float]:
+def engine(task: Problem, compile: str, budget: float, topology: str = "ring") -> dict[str, float]:
     if GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    made = simulator(task, compile=compile)
+    made = simulator(task, compile=compile, topology=topology)
     made.watch(Monitor(task.seeds, 10**4, made.state))  # as in every run
     began = time.perf_counter()
     made.advance(3 * 2 * PERIOD)
@@ -138,10 +137,10 @@ def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> fl
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-0.01)
 
+    # At its best: cuDNN may try all its kernels, which it must not where runs are to be repeated to the bit.
+    torch.backends.cudnn.benchmark = True
     with forward_backward(PRECISION):
-        one = (
-            captured(_compiled_sgd(model, inputs, targets, samples) if compiled else step) if GPU and compiled else step
-        )
+        one = captured(_compiled_sgd(model, inputs, targets, samples)) if compiled else step
 
         def run(count: int) -> None:
             for _ in range(count):
@@ -225,14 +224,17 @@ def kept(what: str, into: dict[str, Any]) -> Iterator[None]:
         print(f"  {what}: {' '.join(str(error).split())[:160]}", flush=True)
 
 
-def measure(name: str, n: int, seeds: int, limits: tuple[float, float], budget: float) -> dict[str, Any]:
+def measure(
+    name: str, n: int, seeds: int, limits: tuple[float, float], budget: float, topology: str, brief: bool
+) -> dict[str, Any]:
     task = problem(name, n, seeds)
     rows, d = n * seeds, task.layout.size
     out: dict[str, Any] = {"model": name, "clients": n, "seeds": seeds, "d": d}
     with kept("engine", out):
-        out["engine"] = engine(task, "always", budget)
-    with kept("captured", out):
-        out["captured"] = engine(task, "never", budget)
+        out["engine"] = engine(task, "always", budget, topology)
+    if not brief:
+        with kept("captured", out):
+            out["captured"] = engine(task, "never", budget, topology)
     if GPU:
         torch.cuda.empty_cache()
     if rows <= 100:
@@ -312,12 +314,25 @@ def machine() -> str:
     return f"{name}, torch {torch.__version__}, {PRECISION}"
 
 
+def wanted(chosen: argparse.Namespace) -> list[tuple[str, int, int]]:
+    """The combinations to measure: those that fit one GPU, or the ones asked for."""
+    if chosen.cases:
+        return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in chosen.cases.split(","))]
+    counts = [(int(n), int(s)) for n in chosen.clients.split(",") for s in chosen.seeds.split(",")]
+    largest = {"resnet18": 100}
+    return [(name, n, s) for name in chosen.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--models", default=",".join(DATA))
     parser.add_argument("--clients", default="10,20,100,1000")
     parser.add_argument("--seeds", default="1,5")
+    parser.add_argument("--topology", default="ring")
+    parser.add_argument("--brief", action="store_true", help="leave out the engine without compilation")
+    parser.add_argument("--warm", action="store_true", help="only compile, into the caches of later runs")
+    parser.add_argument("--cases", help="model:clients:seeds,… instead of all combinations")
     parser.add_argument("--seconds", type=float, default=0.5, help="of measuring per number")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -325,19 +340,20 @@ def main() -> None:
     print(
         f"{machine()}; copy {limits[0] / 1e12:.2f} TB/s, product {limits[1] / 1e12:.1f} TFLOP/s\n\n{HEADER}", flush=True
     )
-    cases = []
-    for name in chosen.models.split(","):
-        for n in map(int, chosen.clients.split(",")):
-            for seeds in map(int, chosen.seeds.split(",")):
-                if n * seeds > {"resnet18": 100}.get(name, 1000):
-                    continue
-                cases.append(measure(name, n, seeds, limits, chosen.seconds))
-                print(line(cases[-1]), flush=True)
-                torch.compiler.reset()
-                (chosen.out / "simulator.json").write_text(
-                    json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
-                )
-    figure(cases, chosen.out)
+    cases: list[dict[str, Any]] = []
+    for name, n, seeds in wanted(chosen):
+        if chosen.warm:
+            engine(problem(name, n, seeds), "always", 0.01, chosen.topology)
+            centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
+            continue
+        cases.append(measure(name, n, seeds, limits, chosen.seconds, chosen.topology, chosen.brief))
+        print(line(cases[-1]), flush=True)
+        torch.compiler.reset()
+        (chosen.out / "simulator.json").write_text(
+            json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
+        )
+    if cases:
+        figure(cases, chosen.out)
 
 
 if __name__ == "__main__":

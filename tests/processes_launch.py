@@ -14,7 +14,10 @@ from types import TracebackType
 from typing import Any
 
 CONTEXT = mp.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.processes_work"])
+# What runs import on the way, too: each process would otherwise spend seconds on it.
+CONTEXT.set_forkserver_preload(
+    ["tests.processes_work", "tests.processes_runs", "matplotlib.pyplot", "sklearn.datasets"]
+)
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError
 from depositum.layout import Layout
 from depositum.models import build
-from depositum.problem import Oracle, Problem, Trial, as_loss
+from depositum.problem import Oracle, Problem, Trial, as_loss, gradients
 from depositum.regularizers import L1, MCP
 
 SIZES = (7, 4, 9)  # samples of the clients, unequal on purpose
@@ -240,7 +240,7 @@ def test_a_larger_batch_begins_like_a_smaller_one():
 # Gradients
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ("branching", "spectral")])
 def test_minibatch_gradients_equal_plain_autograd(name, backend):
     """Row by row, at different points and on different samples, two trials at once; 1e-12."""
@@ -278,13 +278,22 @@ def test_models_that_cannot_be_batched_run_in_the_loop(name):
         oracle_of(name, backend="vmap")
 
 
-def test_backends_are_chosen_for_speed():
-    """One batched call, but for convolutions on CPU."""
-    assert oracle_of("mlp").model.backend == "vmap"
-    assert oracle_of("cnn").model.backend == "loop"
+def test_backends_are_chosen_from_those_that_can_be(monkeypatch):
+    """Breaks if a layout of images is tried for a model that has none, or a loop is preferred to one batched call."""
+    offered = {}
+
+    def choose(run, candidates, rows):
+        offered[rows] = candidates
+        return candidates[0]
+
+    monkeypatch.setattr(gradients, "fastest", choose)
+    monkeypatch.setattr(gradients, "_found", {})
+    assert oracle_of("mlp", seeds=(0,)).model.backend == "vmap"
+    assert oracle_of("cnn", seeds=(0, 1)).model.backend == "vmap"
+    assert list(offered.values()) == [["vmap", "loop"], ["vmap", "channels-last", "loop"]]
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_a_batch_at_two_points_updates_buffers_once(backend):
     """For recursive momentum: the same samples at both points, statistics of the first only."""
     oracle = oracle_of("residual", backend=backend)
@@ -305,7 +314,7 @@ def test_a_batch_at_two_points_updates_buffers_once(backend):
     assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_buffers_that_are_assigned_are_kept(backend):
     """`self.seen = self.seen + 1` replaces the tensor instead of writing to it; each row still counts its own."""
 
@@ -461,7 +470,7 @@ def test_minibatch_gradients_are_unbiased():
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("per_pass", [1, 300, 700, 100_000])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weighting):
     """∇f(x_i) of f = (1/n) Σ_j f_j, with each trial's own partition and each row's own buffers."""
     oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
@@ -484,7 +493,7 @@ def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weigh
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("per_pass", [1, 3, 1000])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
     """Training loss weighted as f is, test loss and accuracy as plain means; one model or several per trial."""
     oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
@@ -539,7 +548,7 @@ def test_buffers_are_averaged_per_trial():
     assert mean["bn1.num_batches_tracked"].dtype == torch.int64
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_measuring_leaves_no_trace(backend):
     """Not even in a model that writes to its buffers in evaluation mode too."""
 
@@ -709,3 +718,21 @@ def test_gpu_and_cpu_agree(name):
     torch.testing.assert_close(here.grad(x, batch), there.grad(x.cuda(), same).cpu(), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(here.full_grad(x), there.full_grad(x.cuda()).cpu(), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(here.global_grad(x), there.global_grad(x.cuda()).cpu(), rtol=1e-9, atol=1e-9)
+
+
+def test_rows_that_do_not_fit_together_are_evaluated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same gradients and buffers, whatever the memory; a group that saw another's samples would show."""
+    from tests.test_simulator import CLASSES, D_IN, seeded_problem
+
+    def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor], float]:
+        model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
+        oracle = Oracle(seeded_problem((0, 5), model=model), 6, dtype=torch.float64)
+        g = oracle.grad(oracle.start(), oracle.sample())
+        return g, oracle.buffers, oracle.evaluations
+
+    whole, buffers, evaluations = gradients()
+    monkeypatch.setattr("depositum.problem.oracle.TRAINING_SHARE", 0.3)  # of 64 samples: three rows of six
+    grouped, grouped_buffers, same = gradients()
+    assert (whole - grouped).abs().max() <= 1e-14
+    assert all((buffers[k] - grouped_buffers[k]).abs().max() <= 1e-14 for k in buffers)
+    assert evaluations == same

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from safetensors.torch import load_file
 from depositum import models
 from depositum.engines import Callback, Loop
 from depositum.errors import RunError
+from depositum.problem.gradients import RowModel
 from depositum.runs import build_simulator, load
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
+from tests import processes_runs
+from tests.processes_launch import launch
 from tests.small_runs import SMALL, Killed, KilledAt, StoppedAt, command, files, outcome, train, write_config
 
 COSINE = {"cosine": {"start": 0.2, "steps": 20}}
@@ -59,6 +63,24 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, name: str, moment: str) ->
     _, said = train(config, tmp_path / "killed")
     assert said == [f"{tmp_path / 'killed'}: going on from iteration 12"]
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+def test_a_resumed_run_keeps_the_backend_that_was_found_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopwatch may say otherwise the second time, and another backend rounds otherwise."""
+    config = write_config(tmp_path / "c.toml")
+    choices: list[str] = []
+
+    def fastest(self: RowModel, candidates: Sequence[str], *_: object) -> str:
+        choices.append(candidates[-len(choices) % len(candidates)])
+        return choices[-1]
+
+    monkeypatch.setattr(RowModel, "_fastest", fastest)
+    with pytest.raises(Killed):
+        train(config, tmp_path / "killed", KilledAt(15))
+    train(config, tmp_path / "killed")
+    assert len(choices) == 1
 
 
 def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
@@ -476,6 +498,25 @@ def test_other_seeds_go_on(tmp_path: Path, half_diverging: tuple[Path, int, int]
     assert (tmp_path / "both" / f"model.seed-{good}.safetensors").exists()
 
 
+def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """All ranks agree where, the other seed goes on, and what is kept is what the simulator keeps; once more, too."""
+    config, bad, _ = half_diverging
+    out = tmp_path / "out"
+    result, _ = train(config, tmp_path / "simulated")
+    said = launch(processes_runs.run, 2, str(config), "--out", str(out))
+    assert [s.code for s in said] == [2, 2], said
+    assert str(result.diverged[0]) in said[0].err.splitlines()[-1]
+    found, expected = (load_file(folder / "state.safetensors") for folder in (out, tmp_path / "simulated"))
+    for key, value in expected.items():
+        assert torch.allclose(found[key], value, rtol=1e-10, atol=1e-13), key
+    ours, theirs = (read_history(folder)[["seed", "iteration"]] for folder in (out, tmp_path / "simulated"))
+    assert ours.equals(theirs)
+    again = launch(processes_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
+    assert [s.code for s in again] == [2, 2]
+    assert f"seed {bad} diverged" in again[0].err.splitlines()[-1]
+    assert "going on from iteration 20" in again[0].err
+
+
 def test_resuming_after_divergence(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
     """The seed that diverged stays stopped, and what it left stays, however often the run is resumed."""
     config, bad, _ = half_diverging
@@ -544,6 +585,7 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "checkpoint_every": 100,
         },
         "metrics": {"costly_every": 0},
+        "processes": {"timeout": 30.0, "send": "float32", "evaluate": "scalars"},
     }
     assert load(tmp_path / "first" / "config.toml").complete() == load(config).complete()
     train(tmp_path / "first" / "config.toml", tmp_path / "second")
@@ -688,10 +730,10 @@ def test_divergence_is_a_moment_of_its_own(tmp_path: Path, half_diverging: tuple
 
     class Witness(Callback):
         def on_divergence(self, loop: Loop, divergence: Any) -> None:
-            seen.append((divergence.seed, loop.simulator.problem.seeds))
+            seen.append((divergence.seed, loop.engine.problem.seeds))
 
         def on_end(self, loop: Loop) -> None:
-            seen.append((-1, loop.simulator.problem.seeds))
+            seen.append((-1, loop.engine.problem.seeds))
 
     train(config, tmp_path / "run", Witness())
     assert seen == [(bad, (bad, good)), (-1, (good,))]

@@ -1,5 +1,7 @@
 """depositum itself: DEPOSITUM on a ring, through its simulator."""
 
+import os
+
 import torch
 from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch_model import client_tensors, model_of
@@ -9,6 +11,9 @@ from depositum.algorithms import Depositum
 from depositum.engines import EngineSettings, Simulator
 from depositum.networks import ring
 from depositum.problem import from_client_data
+
+#: Compiled, as it would be in a long run, unless a test asks for less.
+COMPILE = os.environ.get("DEPOSITUM_PEER_COMPILE", "always")
 
 
 def measure(setting: Setting, clock: Clock, threads: int) -> str:
@@ -20,17 +25,15 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
         Depositum(alpha=STEP_SIZE),
         period=PERIOD,
         batch_size=BATCH_SIZE,
-        settings=EngineSettings(device="cpu"),
+        settings=EngineSettings(device="cpu", compile=COMPILE),  # type: ignore[arg-type]
     )
     simulator.start()
+    simulator.advance(PERIOD + 2)  # compiles a step with and a step without an exchange
     while not clock.done:
-        if hasattr(simulator, "advance"):
-            simulator.advance(PERIOD)
-        else:
-            for _ in range(PERIOD):
-                simulator.step()
+        simulator.advance(PERIOD)
         clock.tick()
-    return f"depositum {depositum.__version__}, torch {torch.__version__}, DEPOSITUM on a ring"
+    how = f"{'compiled' if COMPILE == 'always' else 'not compiled'}, {simulator.oracle.model.backend}"
+    return f"depositum {depositum.__version__}, torch {torch.__version__}, DEPOSITUM on a ring, {how}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 
 
 class DepositumError(Exception):
-    """Base of all errors a person can cause: its text is one line, and the command line exits with 2."""
+    """Base of all errors a person can cause: its text is one line, and the command line exits with `exit_code`."""
+
+    exit_code = 2
 
 
 class ConfigError(DepositumError, ValueError):

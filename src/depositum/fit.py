@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
+from depositum.engines.processes import ProcessEngine, ProcessSettings, join, launched, problem_of_all
 from depositum.errors import ConfigError
 from depositum.metrics import MetricSettings
 from depositum.networks import Network
@@ -18,7 +19,6 @@ from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
 from depositum.regularizers import Regularizer
 from depositum.report.progress import ProgressBar
-from depositum.runs.execute import averaged
 
 Pair = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 
@@ -34,9 +34,10 @@ class FitResult:
     history
         One row per evaluated iteration (columns: docs/metrics.md).
     consensus
-        (1/n)‖Jx − x‖² after every iteration.
+        (1/n)‖Jx − x‖² after every iteration; empty among processes, which would all have to meet for it.
     state
-        The algorithm's variables by name (`x`, `y`, `nu`, …), each `[clients, d]`.
+        The algorithm's variables by name (`x`, `y`, `nu`, …), each `[clients, d]`; of a process among many, its own
+        clients' rows.
     diverged
         Where training left the finite numbers, or None; model and state are then the last finite ones kept.
     """
@@ -58,7 +59,7 @@ class _Trace(Callback):
 
 def fit(
     model: nn.Module,
-    clients: Sequence[Pair],
+    clients: Sequence[Pair] | Pair,
     *,
     network: Network | None = None,
     regularizer: Regularizer | None = None,
@@ -78,6 +79,7 @@ def fit(
     metrics: MetricSettings | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
+    processes: ProcessSettings | None = None,
 ) -> FitResult:
     """Train one model over clients that keep their data, talking to neighbours only.
 
@@ -86,7 +88,8 @@ def fit(
     model
         Any module; its parameters as passed are the common start x_0, and it is left as it is.
     clients
-        One (inputs, targets) pair per client.
+        One (inputs, targets) pair per client. In a script that torchrun has started: those of this process's own
+        clients, or one pair alone; each process has the same number of clients (docs/processes.md).
     network
         Who talks to whom (default: a ring of all clients).
     regularizer, beta
@@ -114,6 +117,8 @@ def fit(
         Asked at the moments of training (`depositum.Callback`).
     progress
         Whether to show a progress bar.
+    processes
+        Under torchrun, how processes talk to each other: time-out, encoding of rows, what may be sent for measures.
 
     >>> import torch, depositum as dp
     >>> data = [(torch.randn(50, 4), torch.randint(0, 2, (50,))) for _ in range(3)]
@@ -132,29 +137,65 @@ def fit(
         raise ConfigError("beta", f"missing; {regularizer} is weighted by it: give a number > 0, or 0 to switch it off")
     if dtype not in ("float32", "float64"):
         raise ConfigError("dtype", f"{dtype!r} given; it can be 'float32' or 'float64'")
-    problem = from_client_data(
-        model, clients, seed=seed, loss=loss, test=test, regularizer=regularizer, beta=beta or 0.0, weighting=weighting
-    )
+    own = processes or ProcessSettings()
+    group = join(own.timeout, device) if launched() else None
+    method, settings = algorithm or Depositum(), EngineSettings(device, dtype, precision)
+    given: dict[str, Any] = {
+        "seed": seed,
+        "loss": loss,
+        "test": test,
+        "regularizer": regularizer,
+        "beta": beta or 0.0,
+        "weighting": weighting,
+    }
     trace = _Trace()
     with no_autocast():
-        simulator = Simulator(
-            problem,
-            network,
-            algorithm or Depositum(),
-            period=period,
-            batch_size=batch_size,
-            settings=EngineSettings(device, dtype, precision),
-        )
+        engine: Simulator | ProcessEngine
+        if group is None:
+            problem = from_client_data(model, clients, **given)  # type: ignore[arg-type]
+            engine = Simulator(problem, network, method, period=period, batch_size=batch_size, settings=settings)
+        else:
+            with group.together("compare the arguments"):
+                group.check_alike(
+                    {
+                        "algorithm": repr(method),
+                        "network": None if network is None else f"{network.n} clients, λ = {network.lam:.12g}",
+                        "period": period,
+                        "batch_size": batch_size,
+                        "steps": steps,
+                        "dtype": dtype,
+                        "precision": precision,
+                        "evaluate_every": evaluate_every,
+                        "metrics": repr(metrics),
+                        "processes": repr(own),
+                    }
+                )
+            problem = problem_of_all(group, model, clients, given)
+            with group.together("make the engine"):
+                engine = ProcessEngine(
+                    problem,
+                    network,
+                    method,
+                    group,
+                    period=period,
+                    batch_size=batch_size,
+                    settings=settings,
+                    send=own.send,
+                    evaluate=own.evaluate,
+                )
+        shown = progress and (group is None or group.rank == 0)
         loop = Loop(
-            simulator,
+            engine,
             steps,
             evaluate_every=evaluate_every,
             checkpoint_every=max(1, evaluate_every),
             metrics=metrics,
-            callbacks=[trace, *([ProgressBar()] if progress else []), *callbacks],
+            callbacks=[trace, *([ProgressBar()] if shown else []), *callbacks],
         )
         snapshot = loop.run()
-    row, buffers = averaged(snapshot, seed)
+    row, buffers = loop.averaged(seed)
+    if group is not None:
+        group.leave()
     return FitResult(
         model=problem.averaged_model(row, buffers),
         history=loop.history.frame,

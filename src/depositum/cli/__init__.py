@@ -2,16 +2,18 @@
 
 import signal
 import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from depositum.cli import compare, data, methods, run, show, theory
 from depositum.cli.interrupt import Interrupted, StopOnSignal
+from depositum.engines.processes import launched
 from depositum.errors import DepositumError
 
-#: Exit codes (docs/cli.md): a person's mistake, a run that diverged included; and a run that was interrupted.
-MISTAKE, INTERRUPTED = 2, 128 + signal.SIGINT
+#: What a run that was interrupted exits with (docs/cli.md); errors have codes of their own.
+INTERRUPTED = 128 + signal.SIGINT
 
 app = typer.Typer(
     help="""Decentralized composite federated learning: n clients, no server, one sparse, low-rank or constrained model.
@@ -52,13 +54,16 @@ def _main(
 
 
 def main() -> None:
-    """Run the command line; a person's mistake ends with one line and exit code 2, Ctrl-C with 130."""
+    """Run the command line; a person's mistake ends with one line and exit code 2, Ctrl-C with 130.
+
+    One process among many ends at once when its launcher says so, until it trains (`StopTogether`).
+    """
     try:
-        with StopOnSignal():
+        with nullcontext() if launched() else StopOnSignal():
             app()
     except DepositumError as mistake:
-        print(f"error: {' '.join(str(mistake).split())}", file=sys.stderr)
-        sys.exit(MISTAKE)
+        print(f"error: {' '.join(str(mistake).split())}", file=sys.stderr, flush=True)
+        sys.exit(mistake.exit_code)
     except Interrupted:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -33,3 +33,24 @@ class StopOnSignal(AbstractContextManager["StopOnSignal"]):
         if self._loop is None or self.requested:
             raise Interrupted
         self.requested = self._loop.stop_requested = True
+
+
+class StopTogether:
+    """For one process among many: once a loop is attached, signals ask it to stop, and never more than that.
+
+    All ranks then stop at the next evaluation or checkpoint. When a process dies, torchrun at once tells the others to
+    end: they still have to name the one they lost. Before there is a loop, and in the midst of torch's own waiting, a
+    signal ends the process. torchrun kills whoever has not ended after 30 seconds.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+
+    def attach(self, loop: Loop) -> None:
+        def ask(number: int, frame: FrameType | None) -> None:
+            self.requested = loop.stop_requested = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, ask)

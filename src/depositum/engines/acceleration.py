@@ -9,14 +9,17 @@ Nothing here changes what is computed: every form gives the same trajectory, to 
 captured (a model that asks for values while it runs) is run as it is, and that is said once.
 """
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from depositum.engines import worth
+from depositum.engines.cpu import compile_for_cpu
 from depositum.engines.iteration import Iteration
 from depositum.problem.precision import Precision, forward_backward
 
@@ -91,7 +94,10 @@ class Accelerator:
                 self.compiled = False
                 self._programs[kind]()
                 return
-            function = torch.compile(graph, fullgraph=True, dynamic=False)
+            if self.device.type == "cpu":
+                function = compile_for_cpu(graph, tensors)
+            else:
+                function = torch.compile(graph, fullgraph=True, dynamic=False)
 
             def compiled() -> None:
                 with torch.no_grad(), forward_backward(self.precision):
@@ -116,7 +122,7 @@ class Accelerator:
     def _capture(self, kinds: tuple[str, ...]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with _no_collection(), torch.cuda.graph(graph, pool=self._pool):
                 for kind in kinds:
                     self._programs[kind]()
         except Exception as error:
@@ -125,6 +131,19 @@ class Accelerator:
             _say("captured in a CUDA graph", error)
             return
         self._graphs[kinds] = graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from clearing away an earlier graph in the midst of a capture, which would spoil it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def trace(iteration: Iteration, kind: str) -> torch.fx.GraphModule:
@@ -137,35 +156,6 @@ def trace(iteration: Iteration, kind: str) -> torch.fx.GraphModule:
 
     # Fake tensors: nothing is computed, and no memory taken, by tracing.
     return make_fx(body, tracing_mode="fake", _allow_non_fake_inputs=True)(*iteration.tensors())
-
-
-def turn_products(traced: torch.fx.GraphModule) -> None:
-    """Write (a b)ᵀ as bᵀ aᵀ wherever a batched product is only ever read transposed, in place.
-
-    The gradient of a linear layer's weights comes out as (xᵀ dy)ᵀ, and lies across the row that it is copied into: a
-    CPU reads it element by element. A product takes transposed factors as they are, and writes it the right way round.
-    """
-    graph = traced.graph
-    transpose, bmm = torch.ops.aten.transpose.int, torch.ops.aten.bmm.default
-    for turned in graph.find_nodes(op="call_function", target=transpose):
-        between = [turned]
-        while (node := between[-1].args[0]).target is torch.ops.aten.view.default and _same_shape(node):
-            between.append(node)
-        product = between[-1].args[0]
-        if product.target is not bmm or {dim % 3 for dim in turned.args[1:]} != {1, 2}:
-            continue
-        if any(len(node.users) > 1 for node in (*between[1:], product)):
-            continue
-        with graph.inserting_before(turned):
-            a, b = (graph.call_function(transpose, (factor, 1, 2)) for factor in product.args)
-            turned.replace_all_uses_with(graph.call_function(bmm, (b, a)))
-        for node in (*between, product):
-            graph.erase_node(node)
-    traced.recompile()
-
-
-def _same_shape(view: torch.fx.Node) -> bool:
-    return bool(view.meta["val"].shape == view.args[0].meta["val"].shape)  # type: ignore[union-attr]
 
 
 def _say(what: str, error: Exception) -> None:

@@ -10,18 +10,23 @@ from dataclasses import dataclass, field
 import torch
 
 from depositum.algorithms import Depositum
-from depositum.engines.monitor import Divergence, Monitor
+from depositum.engines.monitor import Divergence
+from depositum.engines.processes.engine import ProcessEngine
 from depositum.engines.simulator import Costs, Simulator, select_trials
+from depositum.engines.whole import AllRows, Averaged, Whole
 from depositum.errors import ConfigError
-from depositum.metrics import History, MetricSettings, cheap, costly, record
+from depositum.metrics import History, MetricSettings, record
 
 #: Iterations after which progress is shown, at the latest.
 LONGEST_STRETCH = 256
 
+#: Whoever advances the rows: all of them, or those of one process among many.
+Engine = Simulator | ProcessEngine
+
 
 @dataclass
 class Snapshot:
-    """A whole run at one iteration, on the host: what a checkpoint holds.
+    """A run at one iteration, on the host: what a checkpoint holds; of one process among many, its clients' rows.
 
     The rows of a seed that diverged are its last finite ones, of the checkpoint before.
     """
@@ -31,6 +36,8 @@ class Snapshot:
     costs: Costs
     tensors: dict[str, torch.Tensor]
     diverged: dict[int, Divergence] = field(default_factory=dict)
+    #: How gradients were made: found by measuring where nobody said, and kept, since another way rounds otherwise.
+    backend: str = "auto"
 
     @property
     def live(self) -> list[int]:
@@ -43,11 +50,11 @@ class Snapshot:
         keep = [self.seeds.index(seed) for seed in seeds]
         return {k: select_trials(v, keep, rows, rows // len(self.seeds)) for k, v in self.tensors.items()}
 
-    def update(self, simulator: Simulator) -> None:
-        """Take over the iteration, and the rows of the seeds that the simulator still holds."""
-        self.t, self.costs = simulator.t, simulator.costs
-        n, new = simulator.problem.n, simulator.snapshot()
-        places = [self.seeds.index(seed) for seed in simulator.problem.seeds]
+    def update(self, engine: Engine) -> None:
+        """Take over the iteration, and the rows of the seeds that the engine still holds."""
+        self.t, self.costs = engine.t, engine.costs
+        n, new = len(engine.oracle.held), engine.snapshot()
+        places = [self.seeds.index(seed) for seed in engine.problem.seeds]
         rows = torch.tensor([place * n + i for place in places for i in range(n)])
         for name, tensor in new.items():
             if tensor.dim() and len(tensor) == len(rows) and len(places) < len(self.seeds):
@@ -85,7 +92,9 @@ class Callback:
 
 
 class Loop:
-    """Runs a simulator to `steps` iterations.
+    """Runs a simulator, or one process among many, to `steps` iterations.
+
+    Among processes every rank runs a loop of its own, with the same numbers: they meet at evaluations and checkpoints.
 
     Parameters
     ----------
@@ -97,7 +106,7 @@ class Loop:
 
     def __init__(
         self,
-        simulator: Simulator,
+        engine: Engine,
         steps: int,
         *,
         evaluate_every: int = 10,
@@ -114,7 +123,7 @@ class Loop:
         ):
             if value < least:
                 raise ConfigError(f"run.{key}", f"{value} given; it must be a whole number ≥ {least}")
-        self.simulator = simulator
+        self.engine = engine
         self.steps = steps
         self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
         self.metrics = metrics or MetricSettings()
@@ -126,8 +135,13 @@ class Loop:
         self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
 
     @property
+    def simulator(self) -> Engine:
+        """The engine, by the name of the one that is alone."""
+        return self.engine
+
+    @property
     def t(self) -> int:
-        return self.simulator.t
+        return self.engine.t
 
     @property
     def seconds(self) -> float:
@@ -151,20 +165,22 @@ class Loop:
                 self._evaluate()
             if self.t == self.steps or not self.snapshot.live:
                 self._keep()
-        while self.t < self.steps and self.snapshot.live and not self.stop_requested:
-            self.simulator.advance(self._stretch(), lambda: self.stop_requested)
+        due = True
+        while self.t < self.steps and self.snapshot.live and not self.whole.stops(self.stop_requested, due):
+            self.engine.advance(self._stretch(), lambda: self.stop_requested)
             self._ask("on_step")
             self._ask("on_progress")
             last = self.t == self.steps
             evaluates = last or self.t % self.evaluate_every == 0
             keeps = last or self.t % self.checkpoint_every == 0
-            if evaluates or keeps:
+            due = evaluates or keeps
+            if due:
                 self._read_monitor()
             if self.snapshot.live and evaluates:
                 self._evaluate()
             if keeps or not self.snapshot.live:
                 self._keep()
-        if self.stop_requested and self.snapshot.live and self.snapshot.t < self.t:
+        if self.t < self.steps and self.snapshot.live and self.snapshot.t < self.t:
             self._read_monitor()
             self._keep()
 
@@ -176,30 +192,30 @@ class Loop:
         return min(self.steps - self.t, LONGEST_STRETCH, *(stride - self.t % stride for stride in strides))
 
     def _begin(self) -> None:
-        seeds = self.simulator.problem.seeds
+        seeds = self.engine.problem.seeds
         if self._resume is None:
-            self.simulator.start()
-            self.snapshot = Snapshot(seeds, 0, self.simulator.costs, self.simulator.snapshot())
+            self.engine.start()
+            backend = self.engine.oracle.model.backend
+            self.snapshot = Snapshot(seeds, 0, self.engine.costs, self.engine.snapshot(), backend=backend)
         else:
             self.snapshot = self._resume
             live = self.snapshot.live
             if live:
                 if len(live) < len(seeds):
-                    self.simulator = self.simulator.with_seeds(live)
-                self.simulator.restore(self.snapshot.rows_of(live), self.snapshot.t, self.snapshot.costs)
+                    self.engine = self.engine.with_seeds(live)
+                self.engine.restore(self.snapshot.rows_of(live), self.snapshot.t, self.snapshot.costs)
         if self.snapshot.live:
             self._watch()
-            self.monitor.observe(self.simulator.state)
 
     def _watch(self) -> None:
-        """Have the simulator show every state to a monitor."""
-        self.simulator.steps = self.steps
-        self.monitor = Monitor(self.simulator.problem.seeds, self.evaluate_every, self.simulator.state)
-        self.simulator.watch(self.monitor)
+        """Have every state watched from now on."""
+        engine = self.engine
+        engine.steps = self.steps
+        self.whole: Whole = engine if isinstance(engine, ProcessEngine) else AllRows(engine, self.evaluate_every)
 
     def _read_monitor(self) -> None:
         """Pass on the errors since the last read, and stop the seeds that diverged; others go on with fewer rows."""
-        errors, found = self.monitor.read_errors(self.t), self.monitor.diverged()
+        errors, found = self.whole.read_errors(self.t), self.whole.diverged()
         # Of a seed that diverged, up to there: what is passed on must not depend on when it is read.
         end = {divergence.seed: divergence.iteration for divergence in found}
         errors = [error for error in errors if error[1] < end.get(error[0], self.t + 1)]
@@ -211,26 +227,26 @@ class Loop:
             self.snapshot.diverged[divergence.seed] = divergence
             self._ask("on_divergence", divergence)
         if self.snapshot.live:
-            self.simulator = self.simulator.restricted_to(self.snapshot.live)
+            self.engine = self.engine.restricted_to(self.snapshot.live)
             self._watch()
 
     def _evaluate(self) -> None:
-        simulator = self.simulator
-        values = cheap(simulator.state, simulator.oracle)
+        whole, problem = self.whole, self.engine.problem
+        values = whole.measure_cheap()
         if self.metrics.costly_at(self.t, self.t == self.steps):
-            estimate = simulator.algorithm.estimate
-            values |= costly(simulator.state, simulator.oracle, self._alpha(), self.metrics.smoothness, estimate)
+            values |= whole.measure_costly(self._alpha(), self.metrics.smoothness)
+        spent = whole.mean_costs()
         costs = {
             "iteration": self.t,
-            "phases": simulator.costs.phases,
-            "bytes_sent": simulator.costs.bytes_sent,
-            "gradient_evaluations": simulator.costs.gradient_evaluations,
+            "phases": spent.phases,
+            "bytes_sent": spent.bytes_sent,
+            "gradient_evaluations": spent.gradient_evaluations,
         }
-        measured = record(values, len(simulator.problem.trials))
+        measured = record(values, len(problem.trials))
         seconds = self.seconds
         records = [
             self.history.add({"seed": seed, **costs, "seconds": seconds, **row})
-            for seed, row in zip(simulator.problem.seeds, measured, strict=True)
+            for seed, row in zip(problem.seeds, measured, strict=True)
         ]
         self._ask("on_evaluation", records)
 
@@ -239,14 +255,18 @@ class Loop:
 
         None where G^α is not defined: at the end of a schedule that ends at 0, and for αβρ ≥ 1.
         """
-        own = self.simulator.algorithm.stepsize(self.t)
+        own = self.engine.algorithm.stepsize(self.t)
         alpha = self.metrics.alpha or (Depositum().stepsize(0) if own is None else own)
-        return alpha if alpha > 0 and alpha * self.simulator.problem.prox_modulus < 1 else None
+        return alpha if alpha > 0 and alpha * self.engine.problem.prox_modulus < 1 else None
 
     def _keep(self) -> None:
         if self.snapshot.live:
-            self.snapshot.update(self.simulator)
+            self.snapshot.update(self.engine)
         self._ask("on_checkpoint")
+
+    def averaged(self, seed: int) -> Averaged:
+        """x̄ `[d]` of a seed in the last snapshot, and its buffers averaged over clients; all ranks must ask."""
+        return self.whole.averaged(self.snapshot.rows_of([seed]))
 
     def _ask(self, moment: str, *arguments: object) -> None:
         for callback in self.callbacks:

@@ -4,6 +4,8 @@ The consensus error of x at every iteration, and the first non-finite (iteration
 are read at evaluations only.
 """
 
+import importlib.util
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,6 +35,34 @@ def row_variables(state: State) -> dict[str, Tensor]:
     return {k: v for k, v in state._asdict().items() if isinstance(v, Tensor) and v.dim() == 2}
 
 
+def _seen(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
+    """The consensus error of x, `[S]`, and whether each row of each variable is not finite, `[rows, variables]`.
+
+    `own` is the place of x among the variables.
+    """
+    x = variables[own]
+    if x.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        error, flags = _watch(variables, own, trials)
+        return error, flags > 0
+    # A sum is finite only if all its terms are, and reads each row once.
+    sums = torch.stack([v.sum(1) for v in variables], dim=1)
+    return consensus(x, trials), ~torch.isfinite(sums)
+
+
+@torch.library.custom_op("depositum::watch", mutates_args=())
+def _watch(variables: Sequence[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
+    from depositum.kernels.watching import watch
+
+    return watch(list(variables), own, trials)
+
+
+@_watch.register_fake
+def _(variables: Sequence[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
+    x = variables[own]
+    flags = x.new_empty(len(x), len(variables), dtype=torch.int32)
+    return x.new_empty(trials, dtype=torch.float64), flags
+
+
 class Monitor:
     """Watches the rows of some seeds between two evaluations.
 
@@ -58,11 +88,9 @@ class Monitor:
         """Note the state after an iteration."""
         errors, first_bad = self.tensors
         slot = (state.t % len(errors)).view(1)
-        errors.index_copy_(0, slot, consensus(state.x, len(self.seeds))[None])
-        # A sum is finite only if all its terms are, and reads each row once.
-        sums = torch.stack([v.sum(1) for v in row_variables(state).values()], dim=1)
-        new = ~torch.isfinite(sums) & (first_bad < 0)
-        first_bad.copy_(torch.where(new, state.t, first_bad))
+        error, bad = _seen(list(row_variables(state).values()), self.names.index("x"), len(self.seeds))
+        errors.index_copy_(0, slot, error[None])
+        first_bad.copy_(torch.where(bad & (first_bad < 0), state.t, first_bad))
 
     def read_errors(self, t: int) -> list[tuple[int, int, float]]:
         """(seed, iteration, consensus error) of every iteration since the last read, up to t."""

@@ -5,7 +5,8 @@ All in the state's own dtype, never in TF32 or bf16, whatever the model's passes
 """
 
 import importlib.util
-from functools import cached_property
+import warnings
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class Pattern:
         self.width = int(self.counts.max())
         self.full = self.n <= DENSE_CLIENTS or len(columns) >= DENSE_SHARE * self.n**2
         self.narrow = starts.to(torch.int32), columns.to(torch.int32)
+        if not self.full and starts.device.type == "cpu":
+            _say_beta()
 
     @cached_property
     def places(self) -> Tensor:
@@ -94,6 +97,14 @@ class Weights:
         product: Tensor
         product = _dense(self.matrix, z) if pattern.full else _sparse(*pattern.narrow, self.entries, z)
         return product
+
+
+@cache
+def _say_beta() -> None:
+    """Have torch say, once and to nobody, that its sparse tensors are new."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), (1, 1))
 
 
 @torch.library.custom_op("depositum::mix_dense", mutates_args=())

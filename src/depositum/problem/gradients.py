@@ -1,11 +1,14 @@
 """Gradients and losses of all rows at once: each row's parameters against that row's samples.
 
-Two equal backends. `loop` evaluates one client after another: the plain reference, the faster one for convolutions on
-CPU, and the one for models that draw random numbers themselves (dropout) or that cannot be batched over parameters
-(control flow on values). `vmap` evaluates all rows in one batched call. They differ by rounding only.
+Three equal backends. `loop` evaluates one client after another: the plain reference, and the one for models that draw
+random numbers themselves (dropout) or that cannot be batched over parameters (control flow on values).
+`channels-last` is the same with another layout of images in memory. `vmap` evaluates all rows in one batched call. They
+differ by rounding only; on a CPU the fastest is found by trying.
 """
 
-from collections.abc import Iterator, Mapping
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
 
@@ -15,13 +18,19 @@ from torch.func import functional_call, vmap
 
 from depositum.errors import ConfigError
 from depositum.layout import Layout
+from depositum.problem.backends import Backend as Backend
+from depositum.problem.backends import fastest
 from depositum.problem.batched import batched
 from depositum.problem.losses import Loss, check_per_sample
 from depositum.problem.precision import Precision, forward_backward
 from depositum.randomness import TorchGenerators
 
 Buffers = dict[str, Tensor]
-Backend = Literal["loop", "vmap"]
+#: Rows `[r, d]`, their inputs and targets `[r, B, ...]`, weights `[r, B]` and buffers.
+Work = tuple[Tensor, Tensor, Tensor, Tensor, Buffers]
+
+#: What was found fastest, by all that it depends on: a process chooses once, so that its runs agree to the byte.
+_found: dict[tuple[object, ...], Backend] = {}
 
 
 class RowModel:
@@ -48,6 +57,13 @@ class RowModel:
         self.backend: Backend = "loop"
         #: Whether a forward pass in training mode is itself random.
         self.random = False
+        self._filters = [
+            f"{name}.weight"
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and f"{name}.weight" in self.layout.names
+        ]
+        self._number = next(_numbers)
+        _numbered[self._number] = self
 
     def gradients(
         self,
@@ -78,14 +94,16 @@ class RowModel:
         noise
             A seed per row `[r]`, for models that draw random numbers.
         """
-        self.model.train(train)
-        self.batched.train(train)
-        with forward_backward(self.precision):
-            if self.backend == "vmap":
+        if self.backend == "vmap":
+            self.model.train(train)
+            self.batched.train(train)
+            with forward_backward(self.precision):
                 return self._gradients_vmap(x, inputs, targets, weights, buffers, None if shared else 0)
-            if shared:
-                inputs, targets = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
-            return self._gradients_loop(x, inputs, targets, weights, buffers, noise)
+        if shared:
+            inputs, targets = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
+        own = [buffers[name] for name in buffers]
+        out, *new = _loop(self._number, x, inputs, targets, weights, own, train, noise)
+        return out, dict(zip(buffers, new, strict=True))
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
         """Losses `[r, B]` and right answers `[r, B]` (or None) of every row on the same samples, in evaluation mode."""
@@ -96,7 +114,7 @@ class RowModel:
         together = self.backend == "vmap" and len(x) > 1
 
         def losses(row: Tensor, own: Buffers) -> tuple[Tensor, Tensor]:
-            outputs = self._forward(self.layout.views(row), own, inputs, self.batched if together else self.model)
+            outputs = self._forward(self._parameters(row), own, inputs, self.batched if together else self.model)
             per_sample = self.loss.per_sample(outputs, targets)
             correct = self.loss.correct
             return per_sample, correct(outputs, targets) if correct else torch.zeros_like(per_sample, dtype=torch.bool)
@@ -129,10 +147,19 @@ class RowModel:
                     losses = self.loss.per_sample(outputs, targets[:few])
                 check_per_sample(losses, few)
 
-    def settle(self, backend: Backend | Literal["auto"], x: Tensor, batch: tuple[Tensor, Tensor], own: Buffers) -> None:
-        """Choose the backend, by trying one row `[1, d]` with its buffers on one batch `[B, ...]` in training mode.
+    def settle(
+        self,
+        backend: Backend | Literal["auto"],
+        x: Tensor,
+        batch: tuple[Tensor, Tensor],
+        own: Buffers,
+        rows: int = 1,
+        work: Callable[[int], Work] | None = None,
+    ) -> None:
+        """Choose the backend, after trying one row `[1, d]` with its buffers on one batch `[B, ...]` in training mode.
 
-        `"auto"` is `loop` where that is needed, or faster (convolutions on CPU), and `vmap` otherwise.
+        `"auto"` is `vmap` where that works, or on a CPU whatever is fastest for a run of so many `rows`, measured on
+        the first k of them as `work(k)` gives them. A backend given by its name is not measured.
         """
         inputs, targets = batch
         weights = torch.ones(1, len(inputs), dtype=x.dtype, device=x.device)
@@ -140,18 +167,51 @@ class RowModel:
         with TorchGenerators(self.device) as generators, _blamed_on("problem.model", what):
             self.gradients(x, inputs, targets, weights, own, train=True, shared=True)
             self.random = generators.moved()
-        convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
-        if backend == "loop" or (backend == "auto" and (self.random or (convolves and self.device.type == "cpu"))):
+        if backend in ("loop", "channels-last"):
+            self.backend = backend
             return
-        self.backend = "vmap"
-        try:
-            self.gradients(x, inputs, targets, weights, own, train=True, shared=True)
-        except (RuntimeError, ValueError) as error:
-            if backend == "vmap":
-                raise ConfigError("run.backend", f"'vmap' given, but the model needs 'loop': {_said(error)}") from error
-            self.backend = "loop"
+        candidates: list[Backend] = [*(["channels-last"] if self._filters else []), "loop"]  # type: ignore[list-item]
+        if backend == "vmap" or not self.random:
+            self.backend = "vmap"
+            try:
+                self.gradients(x, inputs, targets, weights, own, train=True, shared=True)
+                candidates.insert(0, "vmap")
+            except (RuntimeError, ValueError) as error:
+                if backend == "vmap":
+                    said = f"'vmap' given, but the model needs 'loop': {_said(error)}"
+                    raise ConfigError("run.backend", said) from error
+        self.backend = candidates[-1] if self.random else candidates[0]
+        if backend == "auto" and self.device.type == "cpu" and len(candidates) > 1 and work is not None:
+            # One row alone has nothing to be batched with.
+            self.backend = self._fastest(candidates, rows, work) if rows > 1 else "loop"
+
+    def _fastest(self, candidates: Sequence[Backend], rows: int, work: Callable[[int], Work]) -> Backend:
+        def run(backend: Backend, count: int) -> None:
+            self.backend = backend
+            self.gradients(*parts(count), train=True)
+
+        def parts(count: int) -> Work:
+            if count not in kept:
+                kept[count] = work(count)
+            return kept[count]
+
+        kept: dict[int, Work] = {}
+        x, inputs, *_ = parts(1)
+        shapes = tuple(self.layout), tuple(inputs.shape), inputs.dtype, x.dtype, self.precision
+        key = (str(self.model), self.loss.name, *shapes, rows, tuple(candidates), torch.get_num_threads())
+        if key not in _found:
+            with TorchGenerators(self.device):
+                _found[key] = fastest(run, candidates, rows)
+        return _found[key]
 
     # How it is done
+
+    def _parameters(self, row: Tensor) -> dict[str, Tensor]:
+        """A row's parameters by name: views of it, or copies of filters whose channels are to lie side by side."""
+        views = self.layout.views(row)
+        if self.backend == "channels-last":
+            views |= {name: _channels_last(views[name]) for name in self._filters}
+        return views
 
     def _forward(
         self, parameters: Mapping[str, Tensor], buffers: Buffers, inputs: Tensor, model: nn.Module | None = None
@@ -194,7 +254,7 @@ class RowModel:
             for i, row in enumerate(x):
                 if generators:
                     generators.seed(seeds[i])
-                leaves = {k: v.detach().requires_grad_() for k, v in self.layout.views(row).items()}
+                leaves = {k: v.detach().requires_grad_() for k, v in self._parameters(row).items()}
                 own = {k: v[i] for k, v in new.items()}
                 with torch.enable_grad():
                     outputs = self._forward(leaves, own, inputs[i])
@@ -204,6 +264,67 @@ class RowModel:
                 for name, buffer in own.items():
                     new[name][i].copy_(buffer.detach())
         return out, new
+
+
+def _channels_last(filters: Tensor) -> Tensor:
+    """A copy of filters `[O, C, H, W]` whose layout says channels last even of a single channel, where torch's own
+    conversion leaves it open and convolutions then take the other.
+    """
+    _, c, h, w = filters.shape
+    return torch.empty_strided(
+        filters.shape, (c * h * w, 1, c * w, c), dtype=filters.dtype, device=filters.device
+    ).copy_(filters)
+
+
+# The loop is one operation to whoever traces it, and finds its model by a number. Unrolled over clients, it would take
+# minutes to compile, and gain little.
+
+_numbers = itertools.count()
+_numbered: weakref.WeakValueDictionary[int, RowModel] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("depositum::loop", mutates_args=())
+def _loop(
+    number: int,
+    x: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    buffers: Sequence[Tensor],
+    train: bool,
+    noise: Tensor | None,
+) -> list[Tensor]:
+    rows = _numbered[number]
+    rows.model.train(train)
+    named = dict(zip((name for name, _ in rows.model.named_buffers()), buffers, strict=True))
+    with forward_backward(rows.precision), _autograd():
+        out, new = rows._gradients_loop(x, inputs, targets, weights, named, noise)
+    return [out, *new.values()]
+
+
+@_loop.register_fake
+def _(
+    number: int,
+    x: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    buffers: Sequence[Tensor],
+    train: bool,
+    noise: Tensor | None,
+) -> list[Tensor]:
+    return [torch.empty_like(x), *(torch.empty_like(buffer) for buffer in buffers)]
+
+
+@contextmanager
+def _autograd() -> Iterator[None]:
+    """Let autograd see what is done inside of an operator, which torch hides from it."""
+    here = torch._C
+    hidden = here._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        hidden = hidden.remove(getattr(here.DispatchKey, key))
+    with here._ForceDispatchKeyGuard(here._dispatch_tls_local_include_set(), hidden):
+        yield
 
 
 @contextmanager

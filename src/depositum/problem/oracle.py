@@ -18,12 +18,18 @@ from torch import Tensor, nn
 
 from depositum.data import Samples
 from depositum.errors import ConfigError
-from depositum.problem.gradients import Backend, Buffers, RowModel
+from depositum.problem.backends import Backend
+from depositum.problem.gradients import Buffers, RowModel, Work
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
+from depositum.problem.streaming import Streamed, place
 from depositum.randomness import hash_words, purpose_code, randint, standard_normal
 
 BatchSize = int | Literal["full"]
+#: How many passes of a measure's samples fit the memory at once, in training.
+TRAINING_SHARE = 4
+#: Samples per row, at most, on which the backends are tried for full gradients.
+LARGEST_TRIED = 256
 
 
 @dataclass
@@ -115,15 +121,24 @@ class Oracle:
             return self.full_grad(x)
         size = batch.indices.shape[1]
         weights = (self.scales / size)[:, None].expand(-1, size)
-        g, buffers = self.model.gradients(
-            x,
-            self.inputs[batch.indices],
-            self.targets[batch.indices],
-            weights,
-            self.buffers,
-            train=True,
-            noise=batch.noise,
-        )
+        # Rows whose activations do not fit the memory together are evaluated in groups.
+        together = max(1, int(TRAINING_SHARE * self.samples_per_pass) // size)
+        parts = [
+            self.model.gradients(
+                x[rows],
+                self.inputs[batch.indices[rows]],
+                self.targets[batch.indices[rows]],
+                weights[rows],
+                {k: b[rows] for k, b in self.buffers.items()},
+                train=True,
+                noise=None if batch.noise is None else batch.noise[rows],
+            )
+            for rows in (slice(top, top + together) for top in range(0, self.rows, together))
+        ]
+        g = torch.cat([part[0] for part in parts]) if len(parts) > 1 else parts[0][0]
+        buffers = {
+            k: torch.cat([part[1][k] for part in parts]) if len(parts) > 1 else parts[0][1][k] for k in self.buffers
+        }
         if not batch.evaluated:
             for name, buffer in buffers.items():
                 self.buffers[name].copy_(buffer)
@@ -241,13 +256,11 @@ class Oracle:
         """A hash per row of (seed, purpose, client, iteration, draw), int64 `[rows]`."""
         return hash_words(self.seed_words, purpose_code(purpose), self.client_words, self.t, draw)
 
-    def _place(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        inputs = samples.inputs.to(self.device)
-        targets = samples.targets.to(self.device)
-        return (
-            inputs.to(self.dtype) if inputs.is_floating_point() else inputs,
-            targets.to(self.dtype) if targets.is_floating_point() else targets,
-        )
+    def _place(self, samples: Samples) -> tuple[Tensor | Streamed, Tensor]:
+        def cast(part: Tensor) -> Tensor:
+            return part.to(self.dtype) if part.is_floating_point() else part
+
+        return place(cast(samples.inputs), self.device), cast(samples.targets).to(self.device)
 
     def _own_tables(self) -> None:
         """One table of sample indices for all rows, with each row's offset and size in it."""
@@ -279,12 +292,22 @@ class Oracle:
         """Refuse, before any work, a model or loss that cannot be used with this data; choose the backend."""
         x = self.start()[:1]
         for inputs, targets in [(self.inputs, self.targets), *([self.test] if self.test else [])]:
-            self.model.check(x[0], inputs, targets, self.buffers)
+            self.model.check(x[0], inputs[:3], targets, self.buffers)
         few = [0] * (2 if self.batch_size == "full" else min(2, self.batch_size))
         batch = self.inputs[few], self.targets[few]
-        self.model.settle(backend, x, batch, {k: b[:1] for k, b in self.buffers.items()})
+        own = {k: b[:1] for k, b in self.buffers.items()}
+        self.model.settle(backend, x, batch, own, self.rows, self._first_rows)
 
-    def _test(self) -> tuple[Tensor, Tensor]:
+    def _first_rows(self, count: int) -> Work:
+        """Gradients to make of the first rows, of the shapes that a run makes them of."""
+        size = min(LARGEST_TRIED, int(self.sizes.max())) if self.batch_size == "full" else self.batch_size
+        columns = torch.arange(size, device=self.device) % self.sizes[:count, None]
+        indices = self.table[self.offsets[:count, None] + columns]
+        weights = torch.full(indices.shape, 1 / size, dtype=self.dtype, device=self.device)
+        buffers = {k: b[:count] for k, b in self.buffers.items()}
+        return self.start()[:count], self.inputs[indices], self.targets[indices], weights, buffers
+
+    def _test(self) -> tuple[Tensor | Streamed, Tensor]:
         assert self.test is not None, "there is no test data"
         return self.test
 

@@ -4,6 +4,7 @@ from depositum.runs.build import build_problem, build_simulator
 from depositum.runs.config import Config, apply_override, dump, load, parse
 from depositum.runs.execute import RunResult, execute
 from depositum.runs.folder import RunFolder
+from depositum.runs.together import execute_together, meet
 
 __all__ = [
     "Config",
@@ -14,6 +15,8 @@ __all__ = [
     "build_simulator",
     "dump",
     "execute",
+    "execute_together",
     "load",
+    "meet",
     "parse",
 ]

@@ -27,19 +27,24 @@ class Latest(NamedTuple):
     problem: str | None = None
 
 
-def write(folder: Path, snapshot: Snapshot) -> None:
+def previous(current: Path) -> Path:
+    """Where the checkpoint before the current one is kept."""
+    return current.with_name(f"{current.stem}.previous{current.suffix}")
+
+
+def write(current: Path, snapshot: Snapshot) -> None:
     """Write the current checkpoint; what was current becomes the previous one."""
     about = {
         "iteration": snapshot.t,
         "costs": asdict(snapshot.costs),
         "seeds": list(snapshot.seeds),
         "diverged": [list(d) for d in snapshot.diverged.values()],
+        "backend": snapshot.backend,
     }
     # One metadata key only: the library writes several in no fixed order.
-    part = write_part(folder / CURRENT, snapshot.tensors, {"depositum": json.dumps(about, sort_keys=True)})
-    current = folder / CURRENT
+    part = write_part(current, snapshot.tensors, {"depositum": json.dumps(about, sort_keys=True)})
     if current.exists():
-        current.replace(folder / PREVIOUS)
+        current.replace(previous(current))
     part.replace(current)
 
 
@@ -59,6 +64,15 @@ def write_part(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] 
     return part
 
 
+def iteration(path: Path) -> int:
+    """The iteration of a checkpoint file; a broken one is a RunError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads((file.metadata() or {})["depositum"])["iteration"])
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{path}: is no whole checkpoint ({error})") from None
+
+
 def read(path: Path) -> Snapshot:
     """Read one checkpoint file; a broken one is a RunError."""
     try:
@@ -73,6 +87,7 @@ def read(path: Path) -> Snapshot:
             costs=Costs(**about["costs"]),
             tensors=tensors,
             diverged={d[0]: Divergence(*d) for d in about["diverged"]},
+            backend=about.get("backend", "auto"),
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunError(f"{path}: is no whole checkpoint ({error})") from None
@@ -93,3 +108,13 @@ def read_latest(folder: Path) -> Latest | None:
     if problem:
         raise RunError(f"{problem}, and there is no earlier one; remove the folder to begin anew")
     return None
+
+
+def make_current(latest: Latest) -> None:
+    """Put the newest whole checkpoint in the current one's place.
+
+    A broken file must not become the previous checkpoint, and push out the whole one, at the next.
+    """
+    current = latest.path.with_name(CURRENT)
+    if latest.path != current:
+        latest.path.replace(current)

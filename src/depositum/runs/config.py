@@ -7,7 +7,7 @@ topology, a regularizer, …) follows the grammar of `depositum.registry`.
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm
+from depositum.data.own import CLIENT
 from depositum.engines import EngineSettings
+from depositum.engines.processes import EncodingName, ProcessSettings
+from depositum.engines.processes.measures import Evaluate
 from depositum.errors import ConfigError, DataError, listing, nearest
 from depositum.metrics import MetricSettings
 from depositum.networks import Network
@@ -27,6 +30,8 @@ from depositum.regularizers import Regularizer
 from depositum.runs.override import for_method, register_own_method
 
 Named = str | dict[str, Any]
+#: The clients that a process among many holds, given how many there are.
+Held = Callable[[int], range]
 
 
 class Section(BaseModel):
@@ -73,7 +78,7 @@ class RunSection(Section):
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    backend: Literal["auto", "loop", "vmap"] = "auto"
+    backend: Literal["auto", "loop", "channels-last", "vmap"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
     evaluate_every: int = 10
     checkpoint_every: int = 100
@@ -92,6 +97,14 @@ class MetricsSection(Section):
     smoothness: float | Literal["measure"] | None = None
 
 
+class ProcessesSection(Section):
+    """How processes talk to each other, where there are several."""
+
+    timeout: float = 30.0
+    send: EncodingName = "float32"
+    evaluate: Evaluate = "scalars"
+
+
 class Config(Section):
     """A run, in full."""
 
@@ -100,6 +113,7 @@ class Config(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     run: RunSection = RunSection()
     metrics: MetricsSection = MetricsSection()
+    processes: ProcessesSection = ProcessesSection()
 
     # What the sections make; each checks what it is given
 
@@ -127,8 +141,17 @@ class Config(Section):
         run = self.run
         return EngineSettings(run.device, run.dtype, run.precision, run.backend, run.compile)
 
-    def check(self, base: Path | None = None) -> None:
-        """Refuse whatever can be refused before data is loaded."""
+    def process_settings(self) -> ProcessSettings:
+        return ProcessSettings(**self.processes.model_dump())
+
+    @property
+    def files_of_clients(self) -> str | None:
+        """The pattern by which each client has a file of its own, where the dataset is one."""
+        dataset = self.problem.dataset
+        return dataset if isinstance(dataset, str) and CLIENT in dataset else None
+
+    def check(self, base: Path | None = None, held: Held | None = None) -> None:
+        """Refuse whatever can be refused before data is loaded; of a process among many, that can be refused there."""
         problem, run = self.problem, self.run
         _at_least("problem.clients", problem.clients, 1)
         _at_least("run.steps", run.steps, 0)
@@ -148,10 +171,7 @@ class Config(Section):
             raise ConfigError("problem.beta", f"{problem.beta!r} given; it must be a number ≥ 0")
         if problem.loss is not None:
             LOSSES.parse(problem.loss, "problem.loss")
-        try:
-            data.check(problem.dataset, "problem.dataset", base, problem.clients)
-        except DataError as error:
-            raise DataError(f"problem.dataset: {error}") from None
+        self._check_data(base, held)
         if problem.partition is not None:
             data.PARTITIONS.parse(problem.partition, "problem.partition")
         models.check(problem.model, "problem.model", base)
@@ -160,8 +180,36 @@ class Config(Section):
         composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
         method.check(run.period, composite=composite, prox_modulus=problem.beta * regularizer.rho)
         self._check_metrics(problem.beta * regularizer.rho)
+        self.process_settings()
+        if held is not None:
+            self._check_among_processes()
         self.make_network(base)
         resolve(run.precision, getattr(torch, run.dtype), self.engine_settings().resolve_device())
+
+    def _check_data(self, base: Path | None, held: Held | None) -> None:
+        problem = self.problem
+        files: list[Named] = [problem.dataset]
+        if held is not None:
+            clients = held(problem.clients)  # refuses what cannot be shared
+            if self.files_of_clients is not None:
+                files = [self.files_of_clients.replace(CLIENT, str(client)) for client in clients]
+        try:
+            for file in files:
+                data.check(file, "problem.dataset", base, problem.clients)
+        except DataError as error:
+            raise DataError(f"problem.dataset: {error}") from None
+
+    def _check_among_processes(self) -> None:
+        """Refuse what needs all data in one place."""
+        if self.metrics.smoothness == "measure":
+            raise ConfigError(
+                "metrics.smoothness", "'measure' given, but no process has all the data to measure it on; give a number"
+            )
+        if self.files_of_clients is not None and self.problem.partition not in (None, "natural"):
+            raise ConfigError(
+                "problem.partition",
+                f"{self.problem.partition!r} given, but each process loads its own clients' files only; leave it out",
+            )
 
     def _check_metrics(self, prox_modulus: float) -> None:
         metrics, stride = self.metrics, self.run.evaluate_every
@@ -206,10 +254,11 @@ def parse(table: Mapping[str, Any]) -> Config:
         raise _one_line(error) from None
 
 
-def load(path: Path, overrides: Sequence[str] = (), method: str | None = None) -> Config:
+def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, held: Held | None = None) -> Config:
     """Read a configuration file, apply `key=value` overrides, and check it in full.
 
-    `method` puts another method in the place of the file's own, with what the file's `[override]` says of it.
+    `method` puts another method in the place of the file's own, with what the file's `[override]` says of it. `held` is
+    for a process among many, which need have no other clients' files.
     """
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -224,7 +273,7 @@ def load(path: Path, overrides: Sequence[str] = (), method: str | None = None) -
     register_own_method(table, path.parent)
     table = for_method(table, list(Config.model_fields), method)
     config = parse(_with_absolute_paths(table, path.parent))
-    config.check(path.parent)
+    config.check(path.parent, held)
     return config
 
 
@@ -235,7 +284,7 @@ def _with_absolute_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
         if not isinstance(inside, dict):
             continue  # refused when it is parsed
         value = inside.get(key)
-        if isinstance(value, str) and (base / value.replace("{client}", "0")).exists() and value not in data.DATASETS:
+        if isinstance(value, str) and value not in data.DATASETS and ((base / value).exists() or CLIENT in value):
             inside[key] = str((base / value).resolve())
     return table
 

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from depositum.engines import Callback, Divergence, Loop, Simulator, Snapshot
 from depositum.errors import DivergedError, RunError
 from depositum.metrics import History, MetricSettings
-from depositum.problem import Problem, mean_buffer
+from depositum.problem import Problem
 from depositum.problem.constants import smoothness
-from depositum.runs import checkpoint
+from depositum.runs import checkpoint, parts
 from depositum.runs.build import build_simulator
 from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
@@ -33,8 +31,8 @@ class Keeper(Callback):
 
     def on_checkpoint(self, loop: Loop) -> None:
         # The models first: a run whose last checkpoint is there is finished, and has them.
-        write_models(self.folder, loop.simulator.problem, loop.snapshot)
-        checkpoint.write(self.folder.path, loop.snapshot)
+        write_models(self.folder, loop)
+        checkpoint.write(self.folder.path / checkpoint.CURRENT, loop.snapshot)
 
 
 @dataclass
@@ -80,19 +78,20 @@ def execute(
     """
     folder = RunFolder(out)
     folder.check(config)
-    latest = checkpoint.read_latest(out)
+    latest = newest(out, config.problem.clients)
     snapshot = latest.snapshot if latest else None
-    if snapshot is not None and (snapshot.t >= config.run.steps or not snapshot.live):
-        why = "every seed has diverged" if not snapshot.live else f"{snapshot.t} iterations are done"
-        say(f"{out}: nothing to do, {why}")
+    if snapshot is not None and is_finished(snapshot, config):
+        say(f"{out}: nothing to do, {why_finished(snapshot)}")
         return RunResult(out, snapshot, folder.history(), True, list(snapshot.diverged.values()))
     # Everything a person can have got wrong is found before anything is written.
-    simulator = build_simulator(config, base)
+    simulator = build_simulator(config, base, snapshot.backend if snapshot else "auto")
     if latest is not None:
-        _check_fits(latest, simulator.problem)
+        check_fits(latest, simulator.problem, simulator.oracle.rows)
         problem = f"{latest.problem}; " if latest.problem else ""
         say(f"{problem}{out}: going on from iteration {latest.snapshot.t}")
-    history = folder.begin(config, latest)
+    history = folder.begin(config, snapshot.t if snapshot else None)
+    if latest is not None:
+        checkpoint.make_current(latest)
     loop = Loop(
         simulator,
         config.run.steps,
@@ -105,13 +104,31 @@ def execute(
     )
     on_loop(loop)
     final = loop.run()
-    finished = final.t >= config.run.steps or not final.live
-    return RunResult(out, final, history, finished, list(final.diverged.values()))
+    return RunResult(out, final, history, is_finished(final, config), list(final.diverged.values()))
 
 
-def _check_fits(latest: Latest, problem: Problem) -> None:
+def newest(out: Path, clients: int) -> Latest | None:
+    """Where a run of all clients goes on: its own last checkpoint, or a later one that processes left."""
+    latest = checkpoint.read_latest(out)
+    later = [t for t in parts.iterations(out, range(clients)) if latest is None or t > latest.snapshot.t]
+    if not later:
+        return latest
+    return Latest(parts.read(out, range(clients), max(later)), out / checkpoint.CURRENT)
+
+
+def is_finished(snapshot: Snapshot, config: Config) -> bool:
+    """Whether nothing is left to do."""
+    return snapshot.t >= config.run.steps or not snapshot.live
+
+
+def why_finished(snapshot: Snapshot) -> str:
+    """Why nothing is left to do, in a few words."""
+    return "every seed has diverged" if not snapshot.live else f"{snapshot.t} iterations are done"
+
+
+def check_fits(latest: Latest, problem: Problem, rows: int) -> None:
     """Refuse a checkpoint of another model: a person's own can change while the configuration stays the same."""
-    there, here = tuple(latest.snapshot.tensors["x"].shape), (len(problem.trials) * problem.n, problem.layout.size)
+    there, here = tuple(latest.snapshot.tensors["x"].shape), (rows, problem.layout.size)
     if there != here:
         raise RunError(
             f"{latest.path}: holds models of shape {there}, but the configuration's are {here}; choose another folder"
@@ -124,16 +141,11 @@ def metric_settings(config: Config, simulator: Simulator) -> MetricSettings:
     return MetricSettings(section.costly_every, section.alpha, measured)
 
 
-def write_models(folder: RunFolder, problem: Problem, snapshot: Snapshot) -> None:
-    """The averaged model of every seed, as plain state dictionaries."""
+def write_models(folder: RunFolder, loop: Loop, write: bool = True) -> None:
+    """The averaged model of every seed, as plain state dictionaries; of several processes, one writes, and all ask."""
+    snapshot = loop.snapshot
     for seed in snapshot.seeds:
-        row, buffers = averaged(snapshot, seed)
-        folder.write_model(problem.averaged_model(row, buffers), seed, first=seed == snapshot.seeds[0])
-
-
-def averaged(snapshot: Snapshot, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """x̄ `[d]` of a seed, and its buffers averaged over clients."""
-    tensors = snapshot.rows_of([seed])
-    buffers = {name: tensor for name, tensor in tensors.items() if name.startswith("buffer.")}
-    means = {name.removeprefix("buffer."): mean_buffer(buffer, 1)[0] for name, buffer in buffers.items()}
-    return tensors["x"].mean(0), means
+        row, buffers = loop.averaged(seed)
+        if write:
+            model = loop.engine.problem.averaged_model(row, buffers)
+            folder.write_model(model, seed, first=seed == snapshot.seeds[0])

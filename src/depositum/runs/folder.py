@@ -15,11 +15,12 @@ from depositum.errors import ConfigError, RunError
 from depositum.metrics import COLUMNS, COSTLY, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint
-from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config, differences, dump, parse
 
 #: Keys that may change when a run goes on: they say how long and where, not what.
 FREE = ("run.steps", "run.checkpoint_every", "run.device")
+#: And one that says how long processes wait for each other.
+PATIENCE = "processes.timeout"
 TRACE = ("seed", "iteration", "consensus_x")
 WHOLE = ("seed", "iteration", "phases")
 #: What a file is called until it is whole.
@@ -55,7 +56,7 @@ class RunFolder:
                 raise RunError(f"--out {path}: is not empty and holds no run; choose another folder")
             return
         for key, (old, new) in differences(self._config_there(), tomllib.loads(dump(config))).items():
-            if key not in FREE:
+            if key not in (*FREE, PATIENCE):
                 raise RunError(
                     f"--out {path}: holds another run ({key} is {_said(old)} there and {_said(new)} here); "
                     "choose another folder"
@@ -72,13 +73,23 @@ class RunFolder:
         """The records that the folder holds."""
         return History(_read(self.path / "history.csv"))
 
-    def begin(self, config: Config, latest: Latest | None) -> History:
-        """Make a checked folder ready for a run that begins, or that goes on from `latest`; return its history so far.
+    def claim(self, config: Config, by: str = "") -> None:
+        """Make a checked folder this run's; `by` tells apart those who may do so at the same time."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"--out {self.path}: cannot be written to ({error.strerror})") from None
+        self._write("config.toml", dump(config), by)
+
+    def begin(self, config: Config, until: int | None, traced: bool = True) -> History:
+        """Make a checked folder ready for a run that begins, or goes on from iteration `until`; return its history.
+
+        Without `traced`, the consensus error of every iteration is not known, and has no file.
 
         The history is that of a run of this length which never stopped. So rows after the checkpoint go, and of a
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
-        until = latest.snapshot.t if latest else -1
+        until = -1 if until is None else until
         every, metrics = config.run.evaluate_every, MetricSettings(config.metrics.costly_every)
         history = History(
             _without_costly(record, keep=metrics.costly_at(record["iteration"], last=False))
@@ -86,16 +97,10 @@ class RunFolder:
             if record["iteration"] <= until and record["iteration"] % every == 0
         )
         trace = [record for record in _read(self.path / "consensus.csv") if record["iteration"] <= until]
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"--out {self.path}: cannot be written to ({error.strerror})") from None
-        self._write("config.toml", dump(config))
-        if latest and latest.path.name != checkpoint.CURRENT:
-            # A broken file must not become the previous checkpoint, and push out the whole one, at the next.
-            latest.path.replace(self.path / checkpoint.CURRENT)
+        self.claim(config)
         self._write("history.csv", _csv(COLUMNS, history.records, header=True))
-        self._write("consensus.csv", _csv(TRACE, trace, header=True))
+        if traced or trace:
+            self._write("consensus.csv", _csv(TRACE, trace, header=True))
         return history
 
     def append_history(self, records: Iterable[dict[str, Any]]) -> None:
@@ -110,9 +115,9 @@ class RunFolder:
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
         checkpoint.write_part(path, tensors).replace(path)
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, by: str = "") -> None:
         """Write a file whole or not at all."""
-        part = self.path / f"{name}{PART}"
+        part = self.path / f"{name}{by}{PART}"
         try:
             part.write_text(text, encoding="utf-8")
             part.replace(self.path / name)

@@ -3,8 +3,8 @@
 The algorithm's code is the simulator's, and so is its trajectory, to rounding.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from depositum.engines.simulator import Costs, EngineSettings, network_for, sele
 from depositum.errors import ConfigError, listing, nearest
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
+from depositum.problem.gradients import Backend
 from depositum.problem.precision import resolve
 
 
@@ -73,23 +74,37 @@ class ProcessEngine:
         self.period, self.batch_size, self.settings = period, batch_size, settings
         self.send, self.evaluate = send, evaluate
         self.device, self.dtype = group.device, settings.resolve_dtype()
-        self.oracle = Oracle(
-            self.problem,
-            batch_size,
-            device=self.device,
-            dtype=self.dtype,
-            precision=resolve(settings.precision, self.dtype, self.device),
-            backend=settings.backend,
-            clients=self.clients,
-        )
+        self.oracle = self._make_oracle()
         self.links = Links(network, group, len(problem.trials), self.dtype, send)
         self.local = Local(self.links)
         self.measures = GlobalMeasures(self.oracle, group)
         self._waits = Waiting(self.oracle)
-        self.t = 0
+        self.t = self.steps = 0
         self.costs = Costs()
         self.state: State
         self.finite: FirstNonFinite
+
+    def _make_oracle(self) -> Oracle:
+        def made(backend: Backend | Literal["auto"]) -> Oracle:
+            return Oracle(
+                self.problem,
+                self.batch_size,
+                device=self.device,
+                dtype=self.dtype,
+                precision=resolve(self.settings.precision, self.dtype, self.device),
+                backend=backend,
+                clients=self.clients,
+            )
+
+        if self.settings.backend != "auto":
+            return made(self.settings.backend)
+        # By a rule, not by a stopwatch: a run that is taken up again ends in the same bytes only with the same one.
+        if len(self.clients) * len(self.problem.trials) == 1:
+            return made("loop")
+        try:
+            return made("vmap")
+        except ConfigError:
+            return made("loop")
 
     def start(self) -> None:
         """Make the state at t = 0."""
@@ -111,7 +126,20 @@ class ProcessEngine:
         self.costs += Costs(int(talks), self.links.bytes, self.oracle.evaluations)
         self.t += 1
 
-    # What is known of all ranks together; every rank must ask
+    def advance(self, count: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """So many iterations; all of them, whoever wants to stop, since the other ranks go on (`stops`)."""
+        for _ in range(count):
+            self.step()
+
+    # What is known of all ranks together (`engines.whole`); every rank must ask
+
+    def read_errors(self, t: int) -> list[tuple[int, int, float]]:
+        """Nothing: the consensus error of every iteration would need all ranks to meet at every iteration."""
+        return []
+
+    def stops(self, asked: bool, due: bool) -> bool:
+        """Whether any rank was asked to stop, so that all stop at the same iteration, one that is `due`."""
+        return due and bool(self.group.sum(torch.tensor([float(asked)])) > 0)
 
     def measure_cheap(self) -> dict[str, Tensor]:
         """Loss, objective, accuracy, consensus errors, sparsity, each `[S]`; nothing with `evaluate = "none"`."""
@@ -135,6 +163,16 @@ class ProcessEngine:
         own = torch.tensor([self.costs.bytes_sent, self.costs.gradient_evaluations], dtype=torch.float64)
         sent, evaluations = (self.group.sum(own) / self.group.size).tolist()
         return Costs(self.costs.phases, sent, evaluations)
+
+    def averaged(self, rows: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """x̄ `[d]` of one seed and its buffers averaged, over all ranks' clients, from a snapshot's rows of it."""
+        buffers = {}
+        for name, buffer in rows.items():
+            if name.startswith("buffer."):
+                mean = self.group.sum(buffer.to(torch.float64).sum(0)) / self.problem.n
+                mean = mean if buffer.is_floating_point() else mean.round()
+                buffers[name.removeprefix("buffer.")] = mean.to(buffer.dtype)
+        return self.group.sum(rows["x"].sum(0)) / self.problem.n, buffers
 
     # Whole states, for checkpoints
 

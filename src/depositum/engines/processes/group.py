@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from typing import Any
 
 import torch
@@ -26,13 +27,18 @@ from depositum.engines.processes.watch import GRACE, Watch
 from depositum.engines.simulator import EngineSettings
 from depositum.errors import ConfigError, GroupError, PeerLost
 
+#: Numbers the groups that this process has joined, one after the other: each has a part of the store for itself.
+_joined = count()
+#: Seconds between two looks into the store, at the start.
+LOOK = 0.02
 #: What torchrun, or whoever starts the processes, sets.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def launched() -> bool:
-    """Whether this process was started as one of several (by torchrun)."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether this process was started as one of several, or by torchrun."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return size.isdigit() and (int(size) > 1 or "LOCAL_RANK" in os.environ)
 
 
 @dataclass(frozen=True)
@@ -73,11 +79,14 @@ class Group:
         Where rows are when they travel: the device itself for NCCL, the CPU for gloo.
     hosts
         The host of every rank.
+    first_of_host
+        Whether this is the first process of its host: it fetches for the others.
     """
 
     def __init__(self, store: Store, address: Address, device: torch.device, nccl: bool, timeout: float) -> None:
         self.store, self.rank, self.size, self.timeout = store, address.rank, address.size, timeout
         self.device, self.nccl = device, nccl
+        self.first_of_host = address.local_rank == 0
         self.wire = device if nccl else torch.device("cpu")
         self._meetings = 0
         store.set(f"host/{self.rank}", socket.gethostname())
@@ -113,26 +122,39 @@ class Group:
             yield
         except Exception as found:
             error = found
-        self._meetings += 1
-        place = f"meeting {self._meetings}"
-        keys = [f"{place}/{r}" for r in range(self.size)]
         told = "" if error is None else " ".join(str(error).split()) or type(error).__name__
-        self.store.set(keys[self.rank], json.dumps(told))
         try:
-            self.store.wait(keys, timedelta(seconds=patience))
-            answers = [json.loads(answer) for answer in self.store.multi_get(keys)]
-        except RuntimeError:
+            answers = self.tell(told, what, patience)
+        except PeerLost:
             if error is not None:
                 raise error from None
-            absent = [r for r, key in enumerate(keys) if not self.store.check([key])]
-            names = ", ".join(self.watch.names[r] for r in absent)
-            raise PeerLost(f"{names} did not get through {what!r} within {patience:g} s", absent) from None
-        self._all_have_read(place)
+            raise
         if error is not None:
             raise error
         for rank, answer in enumerate(answers):
             if answer:
                 raise GroupError(f"{self.name(rank)} stopped: {answer}")
+
+    def tell(self, value: Any, what: str, patience: float = 600.0) -> list[Any]:
+        """Tell all ranks something that JSON can say, and return what each of them told, by rank.
+
+        `what` names it in the error that says who did not come within `patience` seconds.
+        """
+        self._meetings += 1
+        place = f"meeting {self._meetings}"
+        keys = [f"{place}/{r}" for r in range(self.size)]
+        self.store.set(keys[self.rank], json.dumps(value))
+        end = time.monotonic() + patience
+        # By looking, not by the store's own wait: a signal is noticed in between.
+        while not self.store.check(keys):
+            if time.monotonic() > end:
+                absent = [r for r, key in enumerate(keys) if not self.store.check([key])]
+                names = ", ".join(self.watch.names[r] for r in absent)
+                raise PeerLost(f"{names} did not get through {what!r} within {patience:g} s", absent)
+            time.sleep(LOOK)
+        answers = [json.loads(answer) for answer in self.store.multi_get(keys)]
+        self._all_have_read(place)
+        return answers
 
     def check_alike(self, settings: Mapping[str, Any]) -> None:
         """Refuse, on this rank, settings or package versions that differ from those of rank 0.
@@ -204,9 +226,13 @@ class Group:
                 time.sleep(1e-5)
         work.wait()
 
+    def meet(self) -> None:
+        """Wait until every rank has come here."""
+        self.sum(torch.zeros(1))
+
     def leave(self) -> None:
         """Part in peace, after the last exchange, once everyone is there: a connection that is closed may lose rows."""
-        self.sum(torch.zeros(1))
+        self.meet()
         self.watch.close()
         dist.destroy_process_group()
 
@@ -235,7 +261,7 @@ def join(timeout: float = 60.0, device: str = "auto") -> Group:
         store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
         store.set_timeout(limit)
         # torchrun may keep one store for all its restarts: what an earlier attempt left there is not for this one.
-        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_joined)}", store)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if nccl else "gloo",
             store=PrefixStore("transport", store),

@@ -170,7 +170,11 @@ class Local:
 
     def __init__(self, links: Links) -> None:
         self.lam, self.lam2, self.lam_min = links.lam, links.lam2, links.lam_min
-        self.degree, self.average, self.neighbours = links.degree, links.average, links.neighbours
+        self._links, self.average, self.neighbours = links, links.average, links.neighbours
+
+    @property
+    def degree(self) -> Tensor:
+        return self._links.degree
 
     def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
         return z

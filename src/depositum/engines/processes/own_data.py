@@ -22,7 +22,7 @@ def own_data(problem: Problem, clients: Sequence[int]) -> Problem:
         replace(
             trial,
             parts=[
-                np.searchsorted(kept, part) if i in clients else _placeholder(len(part))
+                np.searchsorted(kept, part) if i in clients else placeholder(len(part))
                 for i, part in enumerate(trial.parts)
             ],
         )
@@ -32,6 +32,6 @@ def own_data(problem: Problem, clients: Sequence[int]) -> Problem:
     return replace(problem, train=Samples(problem.train.inputs[rows], problem.train.targets[rows]), trials=trials)
 
 
-def _placeholder(size: int) -> np.ndarray:
+def placeholder(size: int) -> np.ndarray:
     """As long as another client's part, without its samples or their memory."""
     return np.broadcast_to(np.int64(-1), (size,))

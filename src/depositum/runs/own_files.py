@@ -1,0 +1,78 @@
+"""The data of one process among many, where each client has a file of its own: no other client's file is opened.
+
+What the ranks must know of each other's data to build the same model is told through the store: the shape of a sample,
+the number of classes and, where clients are weighted by samples, how many each has.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from depositum import data
+from depositum.data import Dataset, Samples
+from depositum.data.own import CLIENT, test_file
+from depositum.engines.processes import Group
+from depositum.engines.processes.own_data import placeholder
+from depositum.errors import DataError
+from depositum.problem import Problem
+from depositum.runs.build import problem_of
+from depositum.runs.config import Config
+
+
+def build_own_problem(config: Config, group: Group, held: range, base: Path | None = None) -> Problem:
+    """The problem with the samples of the clients held here alone; all ranks must ask."""
+    assert config.files_of_clients is not None
+    pattern = config.files_of_clients
+    with group.together("load the data"):
+        files = [_load(pattern.replace(CLIENT, str(client)), base) for client in held]
+        beside = test_file((base or Path()) / pattern)
+        test = _load(str(beside), base) if beside is not None else None
+    facts = group.tell([_facts(file) for file in files] + ([_facts(test)] if test else []), "load the data")
+    with group.together("compare the data"):
+        everyone = [fact for told in facts for fact in told]
+        _check_alike(group, facts)
+        classes = None if everyone[0]["classes"] is None else max(fact["classes"] for fact in everyone)
+        sizes = [fact["samples"] for told in facts for fact in told[: len(held)]]
+        ends = np.cumsum([len(file.train) for file in files])
+        own = dict(zip(held, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        # How many samples others have matters only where clients are weighted by it.
+        told = config.problem.weighting == "samples"
+        parts = [own[i] if i in own else placeholder(sizes[i] if told else 1) for i in range(config.problem.clients)]
+        train = Samples(
+            torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
+        )
+        dataset = Dataset(pattern, train, test.train if test else None, classes)
+        return problem_of(config, dataset, lambda seed: parts, base)
+
+
+def _load(file: str, base: Path | None) -> Dataset:
+    try:
+        return data.load(file, base)
+    except DataError as error:
+        raise DataError(f"problem.dataset: {error}") from None
+
+
+def _facts(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "shape": list(dataset.train.inputs.shape[1:]),
+        "classes": dataset.classes,
+        "samples": len(dataset.train),
+    }
+
+
+def _check_alike(group: Group, facts: list[list[dict[str, Any]]]) -> None:
+    """Refuse, on this rank, data that no common model can have with rank 0's."""
+    mine, first = facts[group.rank], facts[0]
+    where = f"on {group.name(group.rank)}, but"
+    if len(mine) != len(first):
+        here, there = ("is" if len(part) > len(min(mine, first, key=len)) else "is not" for part in (mine, first))
+        raise DataError(f"problem.dataset: the test file {here} there {where} {there} on {group.name(0)}")
+    for fact in mine:
+        if fact["shape"] != first[0]["shape"]:
+            shapes = f"{tuple(fact['shape'])} {where} {tuple(first[0]['shape'])}"
+            raise DataError(f"problem.dataset: samples have shape {shapes} on {group.name(0)}")
+        if (fact["classes"] is None) != (first[0]["classes"] is None):
+            kinds = ["real numbers" if f["classes"] is None else "labels" for f in (fact, first[0])]
+            raise DataError(f"problem.dataset: targets are {kinds[0]} {where} {kinds[1]} on {group.name(0)}")

@@ -1,0 +1,122 @@
+"""Traced, compiled and captured iterations are the algorithm's own, made fast: the same trajectory, in place."""
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+
+import depositum as dp
+from depositum.algorithms import State
+from depositum.engines import EngineSettings, Monitor, Simulator, acceleration, worth
+from depositum.engines.acceleration import trace
+from tests.test_all_methods import METHODS, advanced, start
+from tests.test_simulator import N, seeded_problem
+
+
+def values(state: object) -> dict[str, torch.Tensor]:
+    return {k: v for k, v in state._asdict().items() if isinstance(v, torch.Tensor)}  # type: ignore[attr-defined]
+
+
+def apart(one: Simulator, other: Simulator) -> float:
+    """The largest difference of two simulators' variables, relative to the variable."""
+    pairs = [(value, values(other.state)[name]) for name, value in values(one.state).items()]
+    return max(float((a - b).double().abs().max() / b.double().abs().max().clamp(min=1.0)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
+    """Fails if a step depends on anything but the state, keeps anything outside of it, or writes in the wrong order."""
+    plain, traced = advanced(start(name, (3, 11)), 14), start(name, (3, 11))
+    traced.watch(Monitor((3, 11), 20, traced.state))
+    traced.iteration.hold(traced.state)
+    programs = {}
+    for t in range(14):
+        kind = traced.algorithm.kind(t, traced.period)
+        if kind not in programs:
+            programs[kind] = None  # the first of a kind is run as it is: what code keeps for later is there then
+            traced.iteration(kind)
+            continue
+        programs[kind] = programs[kind] or trace(traced.iteration, kind)
+        programs[kind](*traced.iteration.tensors())
+    traced.state = traced.iteration.state
+    assert apart(plain, traced) == 0.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_advance_equals_step(name: str) -> None:
+    """In place or not, in one call or several, with the same costs and the same errors watched."""
+    plain, fast = start(name, (3, 11)), start(name, (3, 11))
+    monitors = [Monitor((3, 11), 20, plain.state) for _ in range(2)]
+    for simulator, monitor in zip((plain, fast), monitors, strict=True):
+        simulator.watch(monitor)
+    advanced(plain, 14)
+    for count in (1, 5, 8):
+        fast.advance(count)
+    assert apart(plain, fast) == 0.0
+    assert (plain.t, plain.costs) == (fast.t, fast.costs)
+    assert monitors[0].read_errors(14) == monitors[1].read_errors(14)
+
+
+def test_step_and_advance_may_alternate() -> None:
+    """A state put in by hand, or made by `step`, is the one that `advance` goes on from."""
+    plain, mixed = advanced(start("depositum", (0,)), 12), start("depositum", (0,))
+    mixed.advance(4)
+    advanced(mixed, 3)
+    mixed.advance(2)
+    mixed.state = mixed.state._replace(x=mixed.state.x.clone())
+    mixed.advance(3)
+    assert apart(plain, mixed) == 0.0
+
+
+def test_compiled_equals_plain() -> None:
+    """To 1e-9 in float64; a compiler that reorders the in-place updates would be off by a step (GPU: every method)."""
+    name = "depositum"
+    plain, compiled = advanced(start(name, (3, 11)), 20), start(name, (3, 11))
+    compiled.settings = dataclasses.replace(compiled.settings, compile="always")
+    compiled.watch(Monitor((3, 11), 20, compiled.state))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # it must not fall back
+        compiled.advance(20)
+    assert apart(plain, compiled) <= 1e-9
+    assert plain.costs == compiled.costs
+
+
+class AsksForValues(Monitor):
+    """Something that wants to know a number while the device works, which no compiler can follow."""
+
+    def observe(self, state: State) -> None:
+        if float(state.x.abs().max()) < 1e9:
+            super().observe(state)
+
+
+def test_what_cannot_be_compiled_runs_without_and_says_so_once() -> None:
+    def made(compile: str) -> Simulator:
+        settings = EngineSettings("cpu", "float64", compile=compile)  # type: ignore[arg-type]
+        method = dp.Depositum(0.1, 0.5)
+        sim = Simulator(seeded_problem((0,)), dp.ring(N), method, period=2, batch_size=4, settings=settings)
+        sim.start()
+        sim.watch(AsksForValues((0,), 20, sim.state))
+        return sim
+
+    plain, asked = made("never"), made("always")
+    plain.advance(9)
+    with pytest.warns(RuntimeWarning, match="cannot be compiled, and run without") as said:
+        asked.advance(9)
+    assert len([w for w in said if "cannot be compiled" in str(w.message)]) == 1
+    assert apart(plain, asked) == 0.0
+
+
+def test_compiling_has_to_repay_itself() -> None:
+    """Short runs are not even traced; long ones compile where there is much to fuse; nothing is timed."""
+    sim = start("depositum", (0,))
+    sim.iteration.hold(sim.state)
+    sim.iteration("exchange")
+    graph = trace(sim.iteration, "exchange")
+    device = torch.device("cpu")
+    saved, cost = worth.saving(graph, device), worth.cost(graph, device)
+    assert 0 < saved < 0.1 < cost
+    never = acceleration.Accelerator(sim.iteration, "float64", device, "auto", steps=worth.SHORTEST - 1)
+    assert not never.compiled
+    for steps, repays in ((int(cost / saved), False), (int(3 * cost / saved), True)):
+        assert acceleration.Accelerator(sim.iteration, "float64", device, "auto", steps)._repays(graph) == repays
