@@ -71,7 +71,7 @@ def test_step_and_advance_may_alternate() -> None:
 
 def test_compiled_equals_plain() -> None:
     """To 1e-9 in float64; a compiler that reorders the in-place updates would be off by a step (GPU: every method)."""
-    name = "depositum"
+    name = "pg-extra"  # one kind of step: compiling takes half a minute
     plain, compiled = advanced(start(name, (3, 11)), 20), start(name, (3, 11))
     compiled.settings = dataclasses.replace(compiled.settings, compile="always")
     compiled.watch(Monitor((3, 11), 20, compiled.state))
