@@ -12,7 +12,17 @@ from importlib.metadata import PackageNotFoundError, version
 
 from depositum.algorithms import Algorithm, Depositum, algorithm
 from depositum.engines import Callback
-from depositum.errors import ConfigError, DataError, DepositumError, DivergedError, NetworkError, RegularizerError
+from depositum.engines.processes import ProcessSettings
+from depositum.errors import (
+    ConfigError,
+    DataError,
+    DepositumError,
+    DivergedError,
+    GroupError,
+    NetworkError,
+    PeerLost,
+    RegularizerError,
+)
 from depositum.fit import FitResult, fit
 from depositum.metrics import MetricSettings
 from depositum.networks import (
@@ -24,6 +34,7 @@ from depositum.networks import (
     grid,
     hypercube,
     network,
+    one_peer_exponential,
     path,
     ring,
     star,
@@ -67,6 +78,7 @@ __all__ = [
     "DivergedError",
     "ElasticNet",
     "FitResult",
+    "GroupError",
     "GroupLasso",
     "L1Ball",
     "L2Ball",
@@ -76,6 +88,8 @@ __all__ = [
     "NetworkError",
     "Nonnegative",
     "NuclearNorm",
+    "PeerLost",
+    "ProcessSettings",
     "Regularizer",
     "RegularizerError",
     "Simplex",
@@ -92,6 +106,7 @@ __all__ = [
     "grid",
     "hypercube",
     "network",
+    "one_peer_exponential",
     "path",
     "ring",
     "star",
