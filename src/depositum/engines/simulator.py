@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -10,6 +10,7 @@ from depositum.algorithms import Algorithm, State
 from depositum.engines.acceleration import LONGEST, Accelerator, Compile
 from depositum.engines.iteration import Iteration, Watch
 from depositum.engines.mixing import Exchange
+from depositum.engines.states import kept, taken_up
 from depositum.errors import ConfigError
 from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
@@ -184,18 +185,12 @@ class Simulator:
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """Everything that makes the run, by name: the state's variables, and the buffers as `buffer.NAME`."""
-        tensors = {k: v for k, v in self.state._asdict().items() if isinstance(v, torch.Tensor) and k != "t"}
-        tensors |= {f"buffer.{k}": v for k, v in self.oracle.buffers.items()}
-        return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
+        return kept(self.state, self.oracle)
 
     def restore(self, tensors: dict[str, torch.Tensor], t: int, costs: Costs) -> None:
         """Take up a snapshot."""
         self.start()
-        fields: dict[str, Any] = {k: v.to(self.device) for k, v in tensors.items() if not k.startswith("buffer.")}
-        fields["t"] = torch.tensor(t, dtype=torch.int64, device=self.device)
-        self.state = self.state._replace(**fields)
-        for name, buffer in self.oracle.buffers.items():
-            buffer.copy_(tensors[f"buffer.{name}"])
+        self.state = taken_up(self.state, self.oracle, tensors, t)
         self.t, self.costs = t, costs
 
     def with_seeds(self, seeds: Sequence[int]) -> "Simulator":

@@ -4,7 +4,7 @@ The algorithm's code is the simulator's, and so is its trajectory, to rounding.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from depositum.engines.processes.own_data import own_data
 from depositum.engines.processes.placement import Placement
 from depositum.engines.processes.promise import settled
 from depositum.engines.simulator import Costs, EngineSettings, network_for, select_trials
+from depositum.engines.states import kept, taken_up
 from depositum.errors import ConfigError, listing, nearest
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
@@ -178,18 +179,12 @@ class ProcessEngine:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Everything that makes these clients' part of the run, by name, as the simulator's."""
-        tensors = {k: v for k, v in self.state._asdict().items() if isinstance(v, Tensor) and k != "t"}
-        tensors |= {f"buffer.{k}": v for k, v in self.oracle.buffers.items()}
-        return {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+        return kept(self.state, self.oracle)
 
     def restore(self, tensors: dict[str, Tensor], t: int, costs: Costs) -> None:
         """Take up a snapshot; nothing is sent."""
         self._begin(Silent(self.links))
-        fields: dict[str, Any] = {k: v.to(self.device) for k, v in tensors.items() if not k.startswith("buffer.")}
-        fields["t"] = torch.tensor(t, dtype=torch.int64, device=self.device)
-        self.state = self.state._replace(**fields)
-        for name, buffer in self.oracle.buffers.items():
-            buffer.copy_(tensors[f"buffer.{name}"])
+        self.state = taken_up(self.state, self.oracle, tensors, t)
         self.t, self.costs = t, costs
 
     def with_seeds(self, seeds: Sequence[int]) -> "ProcessEngine":
