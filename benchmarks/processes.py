@@ -1,12 +1,14 @@
 """One process per client: what an exchange costs, what of it is hidden, how few bytes sparse models need, scaling.
 
-    python benchmarks/processes.py OUT [--parts phase,hidden,sparsity,scaling] [--steps 400] [--clients 4]
+    python benchmarks/processes.py OUT [--parts exchange,sparsity,scaling] [--steps 400] [--processes 10]
 
-- `phase`: the time of one mixing on a ring, against a bare exchange of the same bytes on the same links (one
-  `batch_isend_irecv` into fresh memory), for rows of several lengths, on 2 and 4 processes; median of alternating runs.
-- `hidden`: the share of a mixing's time that disappears behind computation of the same length.
-- `sparsity`: bytes that a client sends in the paper's CNN on MNIST (`examples/mnist-sparsity.toml`) with
-  `send = "sparse"` against whole rows, for β = 5e-4 and 1e-3, and the sparsity at the end. Needs `DEPOSITUM_DATA`.
+- `exchange`: the time of one mixing on a ring, against a bare exchange of the same bytes on the same links (one
+  `batch_isend_irecv` into memory that is there already), for rows of several lengths, on 2 and 4 processes; and the
+  share of a mixing that is hidden behind computation, 1 − (computing meanwhile − computing alone) / mixing. Medians of
+  single runs in turn, averaged over ranks.
+- `sparsity`: bytes of a link and phase in the paper's CNN on MNIST (`examples/mnist-sparsity.toml`: 20 clients on a
+  ring) with `send = "sparse"` against whole rows, x and y apart, for β = 5e-4 and 1e-3, and how many zeros x has when
+  it is sent and after mixing. Needs `DEPOSITUM_DATA`.
 - `scaling`: milliseconds per iteration of a fixed problem of 8 clients on 1, 2, 4 and 8 processes.
 
 All processes are on this machine and talk over its loopback by gloo. Prints Markdown tables and writes
@@ -28,20 +30,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 import depositum as dp
 from depositum.data import Samples
 from depositum.engines import EngineSettings
-from depositum.engines.processes import ProcessEngine, join, own_data
+from depositum.engines.processes import Placement, ProcessEngine, join, own_data
+from depositum.engines.processes.encoding import Encoding
 from depositum.engines.processes.links import Links
+from depositum.engines.processes.transfer import SIZE_BYTES
 from depositum.layout import Layout
 from depositum.models import build
 from depositum.problem import Problem, Trial, as_loss
 from depositum.runs import build_problem, load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist-sparsity.toml"
-LENGTHS = (1_000, 30_000, 300_000, 3_000_000)
-ROUNDS = 9
+#: Rows of the paper's CNN and ResNet-18 on MNIST, and others.
+LENGTHS = (1_000, 30_000, 268_362, 3_000_000, 11_175_370)
+#: What is noted of each phase of a sparse model: bytes of a message with x and with y, zeros in x before and after.
+CURVES = ("x", "y", "zeros sent", "zeros mixed")
 Row = dict[str, Any]
 
 
@@ -75,9 +82,8 @@ def launch(work: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
     return results
 
 
-def _milliseconds(work: Callable[[], object], times: int) -> float:
-    """The mean time of some runs that all ranks begin together."""
-    dist.barrier()
+def _milliseconds(work: Callable[[], object], times: int = 1) -> float:
+    """The mean time of some runs."""
     began = time.perf_counter()
     for _ in range(times):
         work()
@@ -87,15 +93,15 @@ def _milliseconds(work: Callable[[], object], times: int) -> float:
 # Exchanges
 
 
-def exchange(d: int) -> Row:
-    """One mixing against a bare exchange; and against computing meanwhile, and afterwards."""
+def exchange(d: int, rounds: int) -> Row:
+    """Milliseconds, on this rank, of a bare exchange, of a mixing, of its sum alone, and of computing meanwhile."""
     group = join(60, "cpu")
     links = Links(dp.ring(group.size), group, 1, torch.float32)
-    z, peers = torch.randn(1, d), list(links.route.sends)
-    times = max(4, min(60, 3_000_000 // d))
+    z, peers, terms = torch.randn(1, d), list(links.route.sends), links.route.mixing[0]
+    rooms = [torch.randn(d) for _ in peers]
+    a, out = torch.randn(128, 128), torch.empty(d)
 
     def bare() -> None:
-        rooms = [torch.empty(d) for _ in peers]
         operations = [dist.P2POp(dist.irecv, room, p) for p, room in zip(peers, rooms, strict=True)]
         operations += [dist.P2POp(dist.isend, z[0], p) for p in peers]
         for work in dist.batch_isend_irecv(operations):
@@ -105,17 +111,13 @@ def exchange(d: int) -> Row:
         links(z)
         links.settle()
 
-    for work in (bare, mixing):
-        _milliseconds(work, 3)
-    # In turn, so that whatever else the machine does meets both alike.
-    pairs = [(_milliseconds(bare, times), _milliseconds(mixing, times)) for _ in range(ROUNDS)]
-    plain, mixed = (statistics.median(column) for column in zip(*pairs, strict=True))
-    a = torch.randn(64, 64)
+    def summing() -> None:
+        torch.mul(z[0], terms.own, out=out)
+        for (_, weight), room in zip(terms.others, rooms, strict=True):
+            out.add_(room, alpha=weight)
 
     def compute() -> None:
-        # Between two looks at the clock the transport's own thread gets its turn too.
-        end = time.perf_counter() + mixed / 1e3
-        while time.perf_counter() < end:
+        for _ in range(count):
             torch.mm(a, a)
 
     def meanwhile() -> None:
@@ -123,35 +125,78 @@ def exchange(d: int) -> Row:
         compute()
         links.settle()
 
-    def afterwards() -> None:
-        mixing()
-        compute()
-
-    both = [(_milliseconds(meanwhile, times), _milliseconds(afterwards, times)) for _ in range(ROUNDS)]
-    overlapped, apart = (statistics.median(column) for column in zip(*both, strict=True))
-    ratio = statistics.median(after / before for before, after in pairs)
+    # As much computing as takes twice the time of a mixing; a fixed amount of it, whoever has the cores.
+    count = 100
+    first = _in_turn({"mixing": mixing, "compute": compute}, 10)
+    per = torch.tensor(2 * first["mixing"] / first["compute"])
+    count = max(1, int(count * group.sum(per) / group.size))
+    works = {"bare": bare, "mixing": mixing, "sum": summing, "compute": compute, "meanwhile": meanwhile}
+    found = _in_turn(works, rounds)
     group.leave()
-    return {
-        "floats": d,
-        "processes": group.size,
-        "bare": plain,
-        "mixing": mixed,
-        "ratio": ratio,
-        "hidden": min(1.0, max(0.0, (apart - overlapped) / mixed)),
-    }
+    return {"floats": d, "processes": group.size, **found}
+
+
+def _in_turn(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """The median time of each, in milliseconds, and of the processor's time that it took, under `"… (cpu)"`.
+
+    All ranks begin each run together. The works take turns, so that whatever else the machine does meets all alike.
+    """
+    times: dict[str, list[float]] = {key: [] for name in works for key in (name, f"{name} (cpu)")}
+    for _ in range(rounds):
+        for name, work in works.items():
+            dist.barrier()
+            cpu = time.process_time()
+            times[name].append(_milliseconds(work))
+            times[f"{name} (cpu)"].append((time.process_time() - cpu) * 1e3)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def exchanged(size: int, d: int) -> Row:
+    """The same, averaged over ranks, with the mixing against the bare exchange, and the share of it that is hidden."""
+    rows = launch(exchange, size, d, max(15, min(150, 90_000_000 // d)))
+    row = {k: statistics.mean(r[k] for r in rows) for k in rows[0]}
+    hidden = 1 - (row["meanwhile"] - row["compute"]) / row["mixing"]
+    cpu = row["mixing (cpu)"] / row["bare (cpu)"]
+    return row | {"ratio": row["mixing"] / row["bare"], "ratio (cpu)": cpu, "hidden": hidden}
 
 
 # Sparse models
 
 
-def train(beta: float, send: Any, steps: int, clients: int) -> Row:
-    """Bytes of a client, sparsity and accuracy after some steps of the example."""
-    settings = [f"problem.beta={beta}", f"run.steps={steps}", f"problem.clients={clients}", "run.seeds=[0]"]
-    config = load(EXAMPLE, [*settings, "run.device=cpu"])
+class Noted:
+    """An encoding that notes, of every message, its bytes and which share of the rows in it is exactly zero."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.notes: list[tuple[float, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoding, name)
+
+    def encode(self, rows: Tensor) -> Tensor:
+        message = self._encoding.encode(rows)
+        announced = SIZE_BYTES if self._encoding.variable else 0
+        self.notes.append((message.numel() * message.element_size() + announced, _zeros(rows)))
+        return message
+
+
+def _zeros(rows: Tensor) -> float:
+    return 1 - rows.count_nonzero().item() / rows.numel()
+
+
+def train(beta: float, send: Any, steps: int) -> Row:
+    """What a link carries in each phase of the example, x and y apart, and how many zeros there are in x.
+
+    Each list has one value per phase, the mean over this rank's messages. Where processes share clients in pairs on a
+    ring, every client's row is in exactly one message per mixing.
+    """
+    settings = [f"problem.beta={beta}", f"run.steps={steps}", "run.seeds=[0]", "run.device=cpu"]
+    config = load(EXAMPLE, settings)
     group = join(300, "cpu")
     with group.together("build"):
+        problem = build_problem(config, EXAMPLE.parent)
         engine = ProcessEngine(
-            own_data(build_problem(config, EXAMPLE.parent), range(group.rank, group.rank + 1)),
+            own_data(problem, Placement(problem.n, group.size).clients(group.rank)),
             config.make_network(),
             config.make_algorithm(),
             group,
@@ -160,18 +205,33 @@ def train(beta: float, send: Any, steps: int, clients: int) -> Row:
             settings=config.engine_settings(),
             send=send,
         )
+    noted = Noted(engine.links.encoding)
+    engine.links.encoding = noted
     engine.start()
-    engine.advance(steps)
-    found, costs = engine.measure_cheap(), engine.mean_costs()
+    curves: dict[str, list[float]] = {name: [] for name in CURVES}
+    for t in range(steps):
+        noted.notes.clear()
+        engine.step()
+        if t % config.run.period:
+            continue
+        half = len(noted.notes) // 2  # x is mixed first, then y
+        (x, zeros), (y, _) = (
+            [statistics.mean(column) for column in zip(*part, strict=True)]
+            for part in (noted.notes[:half], noted.notes[half:])
+        )
+        for name, value in zip(CURVES, (x, y, zeros, _zeros(engine.state.x)), strict=True):
+            curves[name].append(value)
+    found, d = engine.measure_cheap(), engine.state.x.shape[1]
     group.leave()
-    return {
-        "beta": beta,
-        "send": send,
-        "phases": costs.phases,
-        "bytes": costs.bytes_sent,
-        "sparsity": float(found["sparsity"]),
-        "accuracy": float(found["test_accuracy"]),
-    }
+    accuracy, sparsity = float(found["test_accuracy"]), float(found["sparsity"])
+    return {"beta": beta, "send": send, "dense": 4 * d, "sparsity": sparsity, "accuracy": accuracy, **curves}
+
+
+def trained(size: int, *case: Any) -> Row:
+    """The same, averaged over all ranks."""
+    rows = launch(train, size, *case)
+    curves = {k: [statistics.mean(at) for at in zip(*(row[k] for row in rows), strict=True)] for k in CURVES}
+    return rows[0] | curves
 
 
 # Scaling
@@ -196,7 +256,10 @@ def iteration(n: int, steps: int) -> Row:
     )
     engine.start()
     engine.advance(5)
-    found = [_milliseconds(engine.step, steps) for _ in range(5)]
+    found = []
+    for _ in range(5):
+        dist.barrier()
+        found.append(_milliseconds(engine.step, steps))
     group.leave()
     return {"processes": group.size, "clients": n, "milliseconds": statistics.median(found)}
 
@@ -214,36 +277,41 @@ def _table(columns: dict[str, Callable[[Row], str]], rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default="phase,hidden,sparsity,scaling")
+    parser.add_argument("--parts", default="exchange,sparsity,scaling")
     parser.add_argument("--steps", type=int, default=400, help="of the sparse models")
-    parser.add_argument("--clients", type=int, default=4, help="of the sparse models, each a process")
+    parser.add_argument("--processes", type=int, default=10, help="of the sparse models, which have 20 clients")
     chosen = parser.parse_args()
     parts = chosen.parts.split(",")
     found: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"}
     print(found["machine"], "\n")
-    if "phase" in parts or "hidden" in parts:
-        found["exchange"] = [launch(exchange, size, d)[0] for size in (2, 4) for d in LENGTHS]
+    if "exchange" in parts:
+        found["exchange"] = [exchanged(size, d) for size in (2, 4) for d in LENGTHS]
         _table(
             {
-                "processes": lambda r: f"{r['processes']}",
-                "floats per row": lambda r: f"{r['floats']:,}",
-                "bare exchange, ms": lambda r: f"{r['bare']:.3f}",
-                "mixing, ms": lambda r: f"{r['mixing']:.3f}",
-                "ratio": lambda r: f"{r['ratio']:.2f}",
+                "processes": lambda r: f"{r['processes']:.0f}",
+                "floats per row": lambda r: f"{r['floats']:,.0f}",
+                "bare exchange, ms": lambda r: f"{r['bare']:.2f}",
+                "sum alone, ms": lambda r: f"{r['sum']:.2f}",
+                "mixing, ms": lambda r: f"{r['mixing']:.2f}",
+                "mixing / bare": lambda r: f"{r['ratio']:.2f}",
+                "in processor time": lambda r: f"{r['ratio (cpu)']:.2f}",
                 "hidden behind computation": lambda r: f"{r['hidden']:.0%}",
             },
             found["exchange"],
         )
     if "sparsity" in parts:
-        cases = [(beta, send) for beta in (5e-4, 1e-3) for send in ("float32", "sparse")]
-        found["sparsity"] = [launch(train, chosen.clients, *case, chosen.steps, chosen.clients)[0] for case in cases]
+        found["sparsity"] = [trained(chosen.processes, beta, "sparse", chosen.steps) for beta in (5e-4, 1e-3)]
         _table(
             {
                 "β": lambda r: f"{r['beta']:g}",
-                "sent as": lambda r: r["send"],
-                "MB per client": lambda r: f"{r['bytes'] / 1e6:.1f}",
-                "kB per phase": lambda r: f"{r['bytes'] / max(1, r['phases']) / 1e3:.0f}",
-                "sparsity at the end": lambda r: f"{r['sparsity']:.1%}",
+                "zeros in x as sent, at the end": lambda r: f"{r['zeros sent'][-1]:.1%}",
+                "after mixing": lambda r: f"{r['zeros mixed'][-1]:.1%}",
+                "kB per link and phase at the end: x": lambda r: f"{r['x'][-1] / 1e3:.0f}",
+                "y": lambda r: f"{r['y'][-1] / 1e3:.0f}",
+                "dense": lambda r: f"{r['dense'] / 1e3:.0f}",
+                "MB per link in all: x": lambda r: f"{sum(r['x']) / 1e6:.1f}",
+                "y ": lambda r: f"{sum(r['y']) / 1e6:.1f}",
+                "dense, each": lambda r: f"{len(r['x']) * r['dense'] / 1e6:.1f}",
                 "test accuracy": lambda r: f"{r['accuracy']:.2%}",
             },
             found["sparsity"],

@@ -17,7 +17,8 @@ from depositum.data import Samples
 from depositum.engines import EngineSettings, Simulator
 from depositum.engines.processes import Placement, ProcessEngine, join
 from depositum.engines.processes import group as group_module
-from depositum.engines.processes.links import Links
+from depositum.engines.processes.links import CACHED, Links
+from depositum.engines.processes.promise import settled
 from depositum.errors import PeerLost
 from depositum.layout import Layout
 from depositum.networks.changing import DroppedLinks
@@ -162,6 +163,35 @@ def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
                             for peer, t in links.sent.items()
                         },
                     }
+    group.leave()
+    return out
+
+
+#: Longer than what is summed at once, by a length that no vector divides.
+LONG = CACHED + 1_003
+
+
+def long_rows(n: int) -> Tensor:
+    """Rows of all clients, `[n, LONG]`; most of their values are zero."""
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(n, LONG, generator=generator)
+    return rows.masked_fill(torch.rand(rows.shape, generator=generator) < 0.8, 0.0)
+
+
+def long_exchanges(n: int) -> dict[str, list[Array]]:
+    """Mixings of 1, 2, 4, … times some long rows: of every other one all is kept, of the rest a view."""
+    group = join(30, "cpu")
+    out = {}
+    for send in ("float32", "sparse"):
+        links = Links(dp.ring(n), group, 1, torch.float32, send)
+        z = long_rows(n)[list(links.held)]
+        kept = []
+        for power in range(6):
+            mixed = settled(links(z * 2**power))
+            settled(links.neighbours(z))
+            kept.append(mixed if power % 2 == 0 else mixed[:, 5:])
+            del mixed
+        out[send] = [rows.numpy() for rows in kept]
     group.leave()
     return out
 

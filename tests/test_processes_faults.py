@@ -31,8 +31,7 @@ def test_a_lost_peer_is_named_by_all(name: str, number: signal.Signals, victim: 
     On a ring of 4, the one opposite waits for ranks that only wait themselves: naming them would break it.
     """
     with Launch(until_lost, 4, 8, name, TIMEOUT, str(tmp_path)) as started:
-        while len(list(tmp_path.iterdir())) < 4:
-            time.sleep(0.02)
+        started.wait_for(tmp_path)
         began = time.monotonic()
         started.signal(victim, number)
         for rank in set(range(4)) - {victim}:
@@ -46,8 +45,7 @@ def test_a_lost_peer_is_named_by_all(name: str, number: signal.Signals, victim: 
 def test_a_peer_that_was_only_late_is_forgiven(tmp_path: Path) -> None:
     """It answers when it was about to be named; the one that is lost later is named, and not the late one again."""
     with Launch(slow_once, 4, 4, TIMEOUT, str(tmp_path)) as started:
-        while len(list(tmp_path.iterdir())) < 4:
-            time.sleep(0.02)
+        started.wait_for(tmp_path)
         started.signal(2, signal.SIGSTOP)
         for rank in (0, 1, 3):
             message, ranks = started.receive(rank, TIMEOUT + 10)
@@ -61,8 +59,7 @@ def test_a_restart_has_nothing_of_the_attempt_before(tmp_path: Path) -> None:
         folder = tmp_path / str(attempt)
         folder.mkdir()
         with Launch(until_lost, 3, 3, "depositum", TIMEOUT, str(folder), kept=(store.port, attempt)) as started:
-            while len(list(folder.iterdir())) < 3:
-                time.sleep(0.02)
+            started.wait_for(folder)
             started.signal(attempt, number)
             for rank in set(range(3)) - {attempt}:
                 message, ranks, _ = started.receive(rank, TIMEOUT + 10)

@@ -6,9 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import depositum as dp
+from depositum.engines.processes.encoding import encoding
+from depositum.engines.processes.memory import LEAST, Memory
 from tests.processes_launch import launch
-from tests.processes_work import ROW, SEEDS, exchanges, networks, some_rows
+from tests.processes_work import ROW, SEEDS, exchanges, long_exchanges, long_rows, networks, some_rows
 
 SIZE, N = 4, 8
 SHARE = N // SIZE
@@ -53,6 +58,24 @@ def test_sparse_messages_are_exact(name: str, dtype: str) -> None:
     """The same bits as whole rows give: dropping, rounding or misplacing a value would break it."""
     for key in ("mixed", "around"):
         assert np.array_equal(found(key, name, "sparse", dtype, 1), found(key, name, "float32", dtype, 1))
+
+
+@given(st.data())
+def test_a_sparse_message_is_the_smallest_and_tells_its_own_form(data: st.DataObject) -> None:
+    """Any share of zeros, around the two borders between forms too: a form mistaken for another would break it."""
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
+    total = data.draw(st.integers(1, 300))
+    border = (total + 7) // 8 // 4
+    count = min(total, data.draw(st.integers(0, total) | st.integers(max(0, border - 1), border + 2)))
+    flat = torch.zeros(total, dtype=dtype)
+    flat[torch.tensor(data.draw(st.permutations(range(total)))[:count], dtype=torch.int64)] = torch.nan
+    flat[flat.isnan()] = torch.arange(1, count + 1, dtype=dtype)
+    sparse, rows = encoding("sparse"), torch.Size((1, 1, total))
+    message = sparse.encode(flat.view(rows))
+    size = dtype.itemsize
+    assert message.numel() == min(total * size, count * size + min(4 * count, (total + 7) // 8))
+    assert sparse.room(rows, dtype, message.numel()) == (message.numel(), message.dtype)
+    assert torch.equal(sparse.decode(message, rows, dtype), flat.view(rows))
 
 
 @pytest.mark.parametrize("send", ["float16", "bfloat16"])
@@ -101,7 +124,43 @@ def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, send: str, 
                 assert messages == (2 if clients else 0)  # one for W z, one for the neighbours' sum
                 rows = len(SEEDS) * len(clients) * ROW * width
                 if send == "sparse":
-                    values = np.count_nonzero(z[:, clients]) * (width + 4)
-                    assert counted == 2 * (min(values, rows) + 8 if clients else 0)
+                    values = np.count_nonzero(z[:, clients])
+                    where = min(4 * values, (z[:, clients].size + 7) // 8)
+                    assert counted == 2 * (min(values * width + where, rows) + 8 if clients else 0)
                 else:
                     assert rows * messages <= counted <= (rows + 16) * messages
+
+
+def test_long_rows_are_summed_in_the_order_of_ids_and_stay_as_they_are() -> None:
+    """To the bit: one's own term, then the neighbours' by id, whole rows at a time.
+
+    Another order, columns summed twice or not at all, or memory that is given out again while a result, or a view of
+    it, is still in use would break it.
+    """
+    n = 4
+    found, z, W = launch(long_exchanges, 2, n), long_rows(n), dp.ring(n).matrix(0)
+    for send in ("float32", "sparse"):
+        for power in range(6):
+            rows = np.concatenate([rank[send][power] for rank in found])
+            for i in range(n):
+                expected = z[i] * float(W[i, i])
+                for j in sorted({(i - 1) % n, (i + 1) % n}):
+                    expected.add_(z[j], alpha=float(W[i, j]))
+                assert np.array_equal(rows[i], expected.numpy()[5 * (power % 2) :] * 2**power)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_memory_is_used_again_when_nothing_refers_to_it(dtype: torch.dtype) -> None:
+    """Taken back too early, two tensors would share it; never taken back, every mixing would pay for fresh memory."""
+    memory = Memory(torch.device("cpu"))
+    first = memory.empty(2 * LEAST, dtype)
+    place, view = first.data_ptr(), first[7:].view(torch.uint8)[3:]
+    del first
+    second = memory.empty(2 * LEAST, dtype)
+    assert second.shape == (2 * LEAST,)
+    assert second.dtype == dtype
+    assert second.data_ptr() != place
+    del view
+    assert memory.empty(2 * LEAST, dtype).data_ptr() == place
+    # A message of another length, in the same memory.
+    assert memory.empty(2 * LEAST - 5, dtype).data_ptr() == place

@@ -32,8 +32,8 @@ class Encoding(Protocol):
         """The message `[length]` that carries rows."""
         ...
 
-    def room(self, rows: torch.Size, like: Tensor, length: int | None = None) -> Tensor:
-        """An empty message for rows of this shape, with the dtype and device of `like`, or of an announced length."""
+    def room(self, rows: torch.Size, dtype: torch.dtype, length: int | None = None) -> tuple[int, torch.dtype]:
+        """How many numbers of which dtype a message with rows of this shape is, or one of an announced length."""
         ...
 
     def decode(self, message: Tensor, rows: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -53,8 +53,8 @@ class Whole:
     def encode(self, rows: Tensor) -> Tensor:
         return rows.contiguous().view(-1)
 
-    def room(self, rows: torch.Size, like: Tensor, length: int | None = None) -> Tensor:
-        return like.new_empty(prod(rows))
+    def room(self, rows: torch.Size, dtype: torch.dtype, length: int | None = None) -> tuple[int, torch.dtype]:
+        return prod(rows), dtype
 
     def decode(self, message: Tensor, rows: torch.Size, dtype: torch.dtype) -> Tensor:
         return message.view(rows)
@@ -75,15 +75,19 @@ class Half:
     def encode(self, rows: Tensor) -> Tensor:
         return rows.to(self.dtype).contiguous().view(-1)
 
-    def room(self, rows: torch.Size, like: Tensor, length: int | None = None) -> Tensor:
-        return like.new_empty(prod(rows), dtype=self.dtype)
+    def room(self, rows: torch.Size, dtype: torch.dtype, length: int | None = None) -> tuple[int, torch.dtype]:
+        return prod(rows), self.dtype
 
     def decode(self, message: Tensor, rows: torch.Size, dtype: torch.dtype) -> Tensor:
         return message.to(dtype).view(rows)
 
 
 class Sparse:
-    """The values that are not zero and their positions (4 bytes each), or whole rows where that is not smaller."""
+    """The values that are not zero, and where they are; or whole rows where that is not smaller.
+
+    Where they are is told by a bit for each position, or by the positions (4 bytes each) where they are so few that
+    this is smaller. Which of the three forms a message has follows from its length.
+    """
 
     lossy = False
     variable = True
@@ -93,25 +97,49 @@ class Sparse:
 
     def encode(self, rows: Tensor) -> Tensor:
         flat = rows.contiguous().view(-1)
-        positions = flat.nonzero().view(-1)
-        whole = flat.numel() * flat.element_size()
-        if len(positions) * (flat.element_size() + 4) >= whole or flat.numel() > 1 << 31:
+        there = flat != 0
+        values, size = flat[there], flat.element_size()
+        bits = _bytes_of_bits(flat.numel())
+        if len(values) * size + min(bits, 4 * len(values)) >= flat.numel() * size or flat.numel() > 1 << 31:
             return flat.view(torch.uint8)
+        where = there.nonzero().view(-1).to(torch.int32).view(torch.uint8) if 4 * len(values) < bits else _packed(there)
         # Values first: they then begin at a multiple of their own size.
-        return torch.cat([flat[positions].view(torch.uint8), positions.to(torch.int32).view(torch.uint8)])
+        return torch.cat([values.view(torch.uint8), where])
 
-    def room(self, rows: torch.Size, like: Tensor, length: int | None = None) -> Tensor:
+    def room(self, rows: torch.Size, dtype: torch.dtype, length: int | None = None) -> tuple[int, torch.dtype]:
         assert length is not None, "the length of a sparse message is announced"
-        return like.new_empty(length, dtype=torch.uint8)
+        return length, torch.uint8
 
     def decode(self, message: Tensor, rows: torch.Size, dtype: torch.dtype) -> Tensor:
-        size = dtype.itemsize
-        if message.numel() == prod(rows) * size:
+        size, total, length = dtype.itemsize, prod(rows), message.numel()
+        if length == total * size:
             return message.view(dtype).view(rows)
-        count = message.numel() // (size + 4)
-        flat = torch.zeros(prod(rows), dtype=dtype, device=message.device)
-        flat[message[count * size :].view(torch.int32).long()] = message[: count * size].view(dtype)
+        bits = _bytes_of_bits(total)
+        flat = torch.zeros(total, dtype=dtype, device=message.device)
+        # k positions take 4 k < bits, so such a message has k (size + 4) < bits (size + 4) / 4; one with bits has more.
+        if 4 * length < bits * (size + 4):
+            end = length // (size + 4) * size
+            flat[message[end:].view(torch.int32).long()] = message[:end].view(dtype)
+        else:
+            end = length - bits
+            flat.masked_scatter_(_unpacked(message[end:], total), message[:end].view(dtype))
         return flat.view(rows)
+
+
+def _bytes_of_bits(count: int) -> int:
+    return (count + 7) // 8
+
+
+def _packed(there: Tensor) -> Tensor:
+    """Truth values `[count]` as bits, eight to a byte."""
+    eights = torch.nn.functional.pad(there, (0, -len(there) % 8)).view(-1, 8).to(torch.uint8)
+    return (eights << torch.arange(8, dtype=torch.uint8, device=there.device)).sum(1, dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor, count: int) -> Tensor:
+    """The truth values `[count]` of `_packed`."""
+    eights = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return (eights & 1).bool().view(-1)[:count]
 
 
 def encoding(name: str, key: str = "processes.send") -> Encoding:

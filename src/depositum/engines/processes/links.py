@@ -15,11 +15,15 @@ from torch import Tensor
 
 from depositum.engines.processes.encoding import Encoding, EncodingName, encoding
 from depositum.engines.processes.group import Group
+from depositum.engines.processes.memory import Memory
 from depositum.engines.processes.placement import Placement
 from depositum.engines.processes.promise import Promise, settled
 from depositum.engines.processes.routes import Route, Routes, Terms
 from depositum.engines.processes.transfer import SIZE_BYTES, Announced, Posted, Transfer
 from depositum.networks import Network
+
+#: Numbers of a term that stay in a core's own cache until the next term is added.
+CACHED = 1 << 18
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Links:
         self.bytes = 0.0
         self.sent: dict[int, Traffic] = {}
         self._routes, self._dtype = Routes(network, self.placement, group.rank), dtype
+        self._memory, self.rooms = Memory(group.device), Memory(group.wire)
         self._tag = 0
         self._open: list[Promise] = []
         self.enter(0)
@@ -99,25 +104,32 @@ class Links:
         blocks = z.contiguous().view(self.trials, len(self.held), -1)
         arriving = Arriving(self, blocks)
         lossy = self.encoding.lossy
-        # What needs no one else is done while the rows travel.
-        out = torch.empty_like(blocks)
-        for k, term in enumerate(terms):
-            torch.mul(blocks[:, k], term.total if lossy else term.own, out=out[:, k])
         known = self.encoding.transmitted(blocks)
 
         def finish() -> Tensor:
+            out = self._memory.empty(blocks.numel(), blocks.dtype).view(blocks.shape)
             rows = {client: known[:, k] for k, client in enumerate(self.held)}
-            for k, term in enumerate(terms):
-                for j, weight in term.others:
-                    if j not in rows:  # what came first is summed while the rest arrives
-                        rows |= arriving.rows(self.placement.rank_of(j))
-                    out[:, k].add_(rows[j] - known[:, k] if lossy else rows[j], alpha=weight)
+            # All terms of some columns, then of the next: each number is read from memory once.
+            for columns in self._columns(blocks.shape[2]):
+                for k, term in enumerate(terms):
+                    part, own = out[:, k, columns], known[:, k, columns]
+                    torch.mul(blocks[:, k, columns], term.total if lossy else term.own, out=part)
+                    for j, weight in term.others:
+                        if j not in rows:  # what came first is summed while the rest arrives
+                            rows |= arriving.rows(self.placement.rank_of(j))
+                        theirs = rows[j][:, columns]
+                        part.add_(theirs - own if lossy else theirs, alpha=weight)
             arriving.transfer.close()
             return out.view(z.shape)
 
         promise = Promise(z, finish)
         self._open.append(promise)
         return promise
+
+    def _columns(self, d: int) -> list[slice]:
+        """Columns that are summed together."""
+        width = d if self.group.device.type != "cpu" else max(1, CACHED // self.trials)
+        return [slice(first, first + width) for first in range(0, d, width)]
 
     def count(self, peer: int, size: int) -> None:
         """Note a message of `size` bytes to a rank."""
@@ -132,7 +144,7 @@ class Arriving:
 
     def __init__(self, links: Links, blocks: Tensor) -> None:
         self.encoding, self.route, self._blocks = links.encoding, links.route, blocks
-        self._like = torch.empty(0, dtype=blocks.dtype, device=links.group.wire)
+        self._rooms = links.rooms
         group, first = links.group, links.held[0]
         whole = tuple(links.held)
         encoded: dict[tuple[int, ...], Tensor] = {}
@@ -162,7 +174,7 @@ class Arriving:
         return torch.Size((trials, len(self.route.receives[peer]), d))
 
     def _room(self, peer: int, length: int | None = None) -> Tensor:
-        return self.encoding.room(self._shape(peer), self._like, length)
+        return self._rooms.empty(*self.encoding.room(self._shape(peer), self._blocks.dtype, length))
 
 
 class Local:
