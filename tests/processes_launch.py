@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -81,6 +82,12 @@ class Launch:
             if process.is_alive():
                 process.kill()
             process.join(5)
+
+    def wait_for(self, folder: Path) -> None:
+        """Until every rank has put a file there; a rank that ends before it fails the test."""
+        while len(list(folder.iterdir())) < len(self.processes):
+            assert all(process.is_alive() for process in self.processes), "a process ended before it had begun"
+            time.sleep(0.02)
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         pid = self.processes[rank].pid

@@ -10,6 +10,7 @@ import depositum as dp
 from depositum.algorithms import State
 from depositum.engines import EngineSettings, Monitor, Simulator, acceleration, worth
 from depositum.engines.acceleration import trace
+from depositum.engines.splitting import split
 from tests.test_all_methods import METHODS, advanced, start
 from tests.test_simulator import N, seeded_problem
 
@@ -26,7 +27,10 @@ def apart(one: Simulator, other: Simulator) -> float:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
-    """Fails if a step depends on anything but the state, keeps anything outside of it, or writes in the wrong order."""
+    """Fails if a step depends on anything but the state, keeps anything outside of it, or writes in the wrong order.
+
+    Also where the new models are written first.
+    """
     plain, traced = advanced(start(name, (3, 11)), 14), start(name, (3, 11))
     traced.watch(Monitor((3, 11), 20, traced.state))
     traced.iteration.hold(traced.state)
@@ -37,10 +41,28 @@ def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
             programs[kind] = None  # the first of a kind is run as it is: what code keeps for later is there then
             traced.iteration(kind)
             continue
-        programs[kind] = programs[kind] or trace(traced.iteration, kind)
-        programs[kind](*traced.iteration.tensors())
+        programs[kind] = programs[kind] or split(trace(traced.iteration, kind), traced.iteration.place_of_x)
+        for program in programs[kind]:
+            program(*traced.iteration.tensors())
     traced.state = traced.iteration.state
     assert apart(plain, traced) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("depositum", 2), ("d-psgd", 2), ("heavy-ball-gt", 1), ("deepstorm", 1), ("extra", 1)]
+)
+def test_the_new_models_are_written_first_where_the_old_ones_are_not_needed(name: str, parts: int) -> None:
+    """DEPOSITUM's gradients are at the new models; others keep the old ones, or need a gradient at both."""
+    sim = start(name, (3, 11))
+    kind = sim.algorithm.kind(0, sim.period)
+    sim.iteration.hold(sim.state)
+    sim.iteration(kind)
+    programs = split(trace(sim.iteration, kind), sim.iteration.place_of_x)
+    assert len(programs) == parts
+    if parts == 2:
+        written = {str(n.args[0]) for n in programs[0].graph.nodes if "copy_" in str(n.target)}
+        assert len(written) == 1
+        assert not any("copy_" in str(n.target) and str(n.args[0]) in written for n in programs[1].graph.nodes)
 
 
 @pytest.mark.parametrize("name", METHODS)

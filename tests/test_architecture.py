@@ -9,7 +9,7 @@ import depositum
 
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
-FOUNDATIONS = ("errors", "registry", "layout", "randomness", "own_code", "kernels")
+FOUNDATIONS = ("errors", "registry", "layout", "randomness", "own_code", "pretrained", "kernels")
 ORDER = (
     "regularizers",
     "networks",
@@ -22,6 +22,7 @@ ORDER = (
     "theory",
     "runs",
     "report",
+    "experiments",
     "fit",
     "cli",
 )

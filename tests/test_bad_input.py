@@ -219,7 +219,7 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
         (("show", "c.toml", "--out", "a.jpg"), "--out: 'a.jpg' given; it must end in .png, .pdf or .svg"),
         (
             ("data", "minst"),
-            "'minst' has no files to fetch; it can be 'a9a', 'mnist', 'fashion-mnist' or 'cifar10'; "
+            "'minst' has no files to fetch; it can be 'a9a', 'mnist', 'fashion-mnist', 'cifar10' or 'dolly'; "
             "did you mean 'mnist'?",
         ),
     ],

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 
 import depositum as dp
 from depositum.algorithms import Algorithm, Power
@@ -412,7 +413,12 @@ def test_no_prox_step_is_larger_than_promised(method: Algorithm, period: int, mo
     taken: list[float] = []
     oracle = trajectory.simulator.oracle
     original = oracle.prox
-    monkeypatch.setattr(oracle, "prox", lambda z, step: (taken.append(float(step)), original(z, step))[1])
+
+    def noted(z: torch.Tensor, step: float | torch.Tensor) -> torch.Tensor:
+        taken.append(float(torch.as_tensor(step).max()))
+        return original(z, step)
+
+    monkeypatch.setattr(oracle, "prox", noted)
     trajectory.advance(20)
     if method.handles == "smooth":
         assert not taken

@@ -15,6 +15,7 @@ from rich.console import Console
 from depositum.metrics import COLUMNS
 from depositum.report import ProgressBar, comparison, draw_curves
 from depositum.report.curves import PANELS
+from depositum.report.progress import SweepProgress
 from depositum.report.tables import cell, duration, size
 from tests.small_runs import train, write_config
 
@@ -211,4 +212,33 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
     out = io.StringIO()
     train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80, force_terminal=True)))
     assert "20/20" in out.getvalue()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+
+
+def test_progress_of_a_sweep() -> None:
+    """A line when a group begins, with what is done so far; a group that ended early counts as done."""
+    out = io.StringIO()
+    sweep = SweepProgress(Console(file=out, width=80), quiet_seconds=0.0)
+    sweep.begin("mine, sweep", 100.0)
+    sweep.group("digits linear", 2, 40.0)
+    sweep.advance(10.0)
+    sweep.advance(10.0)
+    sweep.group("digits mlp", 1, 60.0)
+    sweep.advance(1000.0)
+    sweep.end()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "mine, sweep: digits linear, 2 cells: 0% done"
+    assert [line.split(": ")[2].split(" ")[0] for line in lines] == ["0%", "10%", "20%", "40%", "100%"]
+    assert "left" in lines[1]
+
+
+def test_progress_of_a_sweep_on_a_terminal() -> None:
+    """The bar is taken away again, with the cursor given back."""
+    out = io.StringIO()
+    sweep = SweepProgress(Console(file=out, width=80, force_terminal=True))
+    sweep.begin("mine", 2.0)
+    sweep.group("digits linear", 1, 2.0)
+    sweep.advance(2.0)
+    sweep.end()
+    assert "digits linear" in out.getvalue()
     assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")

@@ -563,6 +563,7 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "weighting": "uniform",
             "regularizer": "zero",
             "beta": 1e-5,
+            "holdout": 0.0,
         },
         "network": {"topology": "ring", "mixing": "metropolis", "drop": 0.0},
         "algorithm": {

@@ -1,6 +1,7 @@
 """The methods: one file per family, pure steps on rows, each opening with the equations it implements."""
 
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State, algorithm
+from depositum.algorithms.columns import combined, kinds
 from depositum.algorithms.deepstorm import DeepStorm, DeepStormState
 from depositum.algorithms.depositum import Depositum, DepositumState
 from depositum.algorithms.dproxsgt import CDProxSGT, CDProxSGTState, DProxSGT, DProxSGTState
@@ -84,5 +85,7 @@ __all__ = [
     "ZhangComposite",
     "algorithm",
     "as_schedule",
+    "combined",
+    "kinds",
     "repeated",
 ]

@@ -17,7 +17,6 @@ comes last, so models are sparse but do not agree after an exchange; the other p
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
@@ -112,7 +111,7 @@ class DeepStorm(Stepping):
         return DeepStormState(t=iteration_zero(x0), x=x0, y=self._mixed(mix, d), d=d)
 
     def step(self, s: DeepStormState, oracle: Oracle, mix: Mix, kind: str) -> DeepStormState:
-        alpha, b = (weight.to(s.x.dtype) for weight in self._weights(s.t))
+        alpha, b = self._weights(s)
         if self.placement == "combine-then-prox":
             x = oracle.prox(self._mixed(mix, s.x) - alpha * s.y, alpha)  # (DS.1), (DS.5)
         else:
@@ -132,11 +131,11 @@ class DeepStorm(Stepping):
     def _mixed(self, mix: Mix, z: Tensor) -> Tensor:
         return repeated(mix, z, self.rounds, self.chebyshev)
 
-    def _weights(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def _weights(self, s: DeepStormState) -> tuple[float | Tensor, float | Tensor]:
         """α_t and b_t."""
-        schedule = as_schedule(self.alpha)
-        alpha = schedule.at(t)
         if self.c_b is None:
-            return alpha, torch.full_like(alpha, self.b)
-        after = schedule.at(t + 1)
-        return alpha, (1 - after / alpha + self.c_b * after**2).clamp(max=1.0)
+            return self._alpha(s), self.b
+        schedule = as_schedule(self.alpha)
+        alpha, after = schedule.at(s.t), schedule.at(s.t + 1)
+        b = (1 - after / alpha + self.c_b * after**2).clamp(max=1.0)
+        return alpha.to(s.x.dtype), b.to(s.x.dtype)

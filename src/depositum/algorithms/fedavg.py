@@ -77,7 +77,7 @@ class FedAvg(ServerMethod):
 
 
 class FedAvgMState(NamedTuple):
-    """The variables of FedAvg-M, each `[rows, d]` but t and elapsed."""
+    """The variables of FedAvg-M, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model

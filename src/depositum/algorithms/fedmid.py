@@ -35,7 +35,7 @@ CITATION = "Yuan, Zaheer, Reddi: Federated Composite Optimization, ICML 2021"
 
 
 class FedMiDState(NamedTuple):
-    """The variables of FedMiD, each `[rows, d]` but t and elapsed."""
+    """The variables of FedMiD, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
@@ -106,13 +106,14 @@ class FedMiD(ServerMethod):
 
 
 class FedDualAvgState(NamedTuple):
-    """The variables of FedDualAvg, each `[rows, d]` but t, H and elapsed."""
+    """The variables of FedDualAvg, each `[rows, d]` but t; H, its rest and elapsed are `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
     z: Tensor  # z^r, the server's dual, equal in all rows
     local: Tensor  # y_i, the clients' duals
     H: Tensor  # H^r, the step elapsed at the server
+    H_rest: Tensor  # what rounding has added to H so far, and the next sum takes back
     elapsed: Tensor  # sum of the client steps of this round
 
 
@@ -147,7 +148,7 @@ class FedDualAvg(ServerMethod):
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDualAvgState:
         t, elapsed = start_clock(x0)
-        return FedDualAvgState(t=t, x=x0, z=x0, local=x0, H=elapsed, elapsed=elapsed)
+        return FedDualAvgState(t=t, x=x0, z=x0, local=x0, H=elapsed, H_rest=elapsed, elapsed=elapsed)
 
     def step(self, s: FedDualAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedDualAvgState:
         alpha = self.alpha_at(s.t)
@@ -157,9 +158,12 @@ class FedDualAvg(ServerMethod):
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
         z = s.z + self.server_step * mix.average(local - s.z)  # (FA.2)
-        H = s.H + self.server_step * elapsed  # (FA.2)
+        # Thousands of equal steps would be rounded alike, and add up to a threshold that is off (Kahan's sum).
+        more = self.server_step * elapsed - s.H_rest
+        H = s.H + more  # (FA.2)
         x = oracle.prox(z, H)  # (FA.3)
-        return FedDualAvgState(t=s.t + 1, x=x, z=z, local=z, H=H, elapsed=torch.zeros_like(elapsed))
+        none = torch.zeros_like(elapsed)
+        return FedDualAvgState(t=s.t + 1, x=x, z=z, local=z, H=H, H_rest=(H - s.H) - more, elapsed=none)
 
     def largest_prox_step(self, period: int) -> float:
         return inf

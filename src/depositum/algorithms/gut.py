@@ -33,7 +33,7 @@ from depositum.errors import ConfigError
 
 
 class GUTState(NamedTuple):
-    """The variables in rounds, `[rows, d]` but t and elapsed."""
+    """The variables in rounds, `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # models x^r
@@ -67,7 +67,7 @@ class _UpdateTracking(GradientMethod, RoundBased):
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         zero = torch.zeros_like(x0)
-        none = torch.zeros((), dtype=x0.dtype, device=x0.device)
+        none = x0.new_zeros(len(x0), 1)
         # The start is common to all, so W x0 = x0 needs no exchange.
         return GUTState(t=iteration_zero(x0), x=x0, mixed=x0, local=x0, y=zero, g=zero, elapsed=none)
 

@@ -25,7 +25,7 @@ from depositum.errors import ConfigError
 
 
 class KGTState(NamedTuple):
-    """The variables of a round, `[rows, d]` but t and elapsed."""
+    """The variables of a round, `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # models x^r at the start of the round
@@ -66,7 +66,7 @@ class KGT(GradientMethod, RoundBased):
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> KGTState:
         g = oracle.grad(x0, oracle.sample())
-        none = torch.zeros((), dtype=x0.dtype, device=x0.device)
+        none = x0.new_zeros(len(x0), 1)
         return KGTState(t=iteration_zero(x0), x=x0, local=x0, c=mix.average(g) - g, elapsed=none)
 
     def step(self, s: KGTState, oracle: Oracle, mix: Mix, kind: str) -> KGTState:

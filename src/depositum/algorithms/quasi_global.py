@@ -24,7 +24,7 @@ from depositum.algorithms.stepping import GradientMethod, check_fraction, iterat
 
 
 class QuasiGlobalState(NamedTuple):
-    """The variables of (QG.1), `[rows, d]` but t and elapsed."""
+    """The variables of (QG.1), `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # models at the start of the round
@@ -70,7 +70,7 @@ class QuasiGlobal(GradientMethod, RoundBased):
         check_fraction("mu", self.mu)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> QuasiGlobalState:
-        none = torch.zeros((), dtype=x0.dtype, device=x0.device)
+        none = x0.new_zeros(len(x0), 1)
         return QuasiGlobalState(t=iteration_zero(x0), x=x0, local=x0, m=torch.zeros_like(x0), elapsed=none)
 
     def step(self, s: QuasiGlobalState, oracle: Oracle, mix: Mix, kind: str) -> QuasiGlobalState:

@@ -33,7 +33,7 @@ from depositum.algorithms.stepping import check_choice, check_fraction, check_po
 
 
 class ScaffoldState(NamedTuple):
-    """The variables of SCAFFOLD, each `[rows, d]` but t and elapsed."""
+    """The variables of SCAFFOLD, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
@@ -98,7 +98,7 @@ class Scaffold(ServerMethod):
 
 
 class ScaffoldMState(NamedTuple):
-    """The variables of SCAFFOLD-M, each `[rows, d]` but t and elapsed."""
+    """The variables of SCAFFOLD-M, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model

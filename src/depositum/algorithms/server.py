@@ -9,7 +9,6 @@ at the exchange and stays right for a stepsize that changes with t.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from depositum.algorithms.base import RoundBased
@@ -39,5 +38,5 @@ def largest_alpha(method: ServerMethod) -> float:
 
 
 def start_clock(x0: Tensor) -> tuple[Tensor, Tensor]:
-    """Iteration t = 0 and an elapsed step of 0, without dimension; the latter float64 whatever the models are."""
-    return iteration_zero(x0), torch.zeros((), dtype=torch.float64, device=x0.device)
+    """Iteration t = 0, and an elapsed step of 0 for each row, `[rows, 1]`: rows may have stepsizes of their own."""
+    return iteration_zero(x0), x0.new_zeros(len(x0), 1)

@@ -25,7 +25,7 @@ from depositum.algorithms.stepping import check_choice, check_positive
 
 
 class ZhangState(NamedTuple):
-    """The variables of the method, each `[rows, d]` but t and elapsed."""
+    """The variables of the method, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # p, the server's model

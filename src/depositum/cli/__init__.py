@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from depositum.cli import compare, data, methods, run, show, theory
+from depositum.cli import compare, data, methods, reproduce, run, show, theory
 from depositum.cli.interrupt import Interrupted, StopOnSignal
 from depositum.engines.processes import launched
 from depositum.errors import DepositumError
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command("run")(run.command)
 app.command("compare")(compare.command)
 app.command("methods")(methods.command)
+app.command("reproduce")(reproduce.command)
 app.command("show")(show.command)
 app.command("theory")(theory.command)
 app.command("data")(data.command)

@@ -7,7 +7,8 @@ from depositum.data.dataset import Dataset, Samples
 from depositum.data.files import Status, data_folder, fetch, status
 from depositum.data.own import from_clients
 from depositum.data.partitions import PARTITIONS, heterogeneity, partition
-from depositum.data.sources import DATASETS, check, load
+from depositum.data.sources import DATASETS, check, is_text, load
+from depositum.data.text import TokenSamples
 
 __all__ = [
     "DATASETS",
@@ -15,11 +16,13 @@ __all__ = [
     "Dataset",
     "Samples",
     "Status",
+    "TokenSamples",
     "check",
     "data_folder",
     "fetch",
     "from_clients",
     "heterogeneity",
+    "is_text",
     "load",
     "partition",
     "status",

@@ -44,6 +44,8 @@ _A9A = {
     "a9a.t": "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
 }
 
+_DOLLY = {"databricks-dolly-15k.jsonl": "2df9083338b4abd6bceb5635764dab5d833b393b55759dffb0959b6fcbf794ec"}
+
 #: By the dataset's name in a configuration.
 PUBLISHED: dict[str, Published] = {
     "a9a": Published(
@@ -96,5 +98,11 @@ PUBLISHED: dict[str, Published] = {
             "cifar-10-batches-bin/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
         },
         downloads={"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
+    ),
+    "dolly": Published(
+        folder="dolly",
+        url="https://huggingface.co/datasets/databricks/databricks-dolly-15k/resolve/main/",
+        files=_DOLLY,
+        downloads={name: f"sha256:{sum_}" for name, sum_ in _DOLLY.items()},
     ),
 }

@@ -10,16 +10,22 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from depositum.data import files, formats, own
+from depositum.data import files, formats, own, text
 from depositum.data.dataset import Dataset, Samples, images
-from depositum.errors import ConfigError, listing, nearest
+from depositum.data.text import Text
+from depositum.errors import ConfigError, DataError, listing, nearest
 from depositum.randomness import numpy_generator
 from depositum.registry import Choice, Registry, Spec
 
-DATASETS = Registry[Dataset]("dataset")
+#: Factories of datasets, or of texts, which the model's tokenizer makes one of.
+DATASETS = Registry[Dataset | Text]("dataset")
+DATASETS.register("dolly")(text.dolly)
+DATASETS.register("instructions")(text.own_instructions)
 
 
-def load(spec: Spec | os.PathLike[str], base: Path | None = None, clients: int | None = None) -> Dataset:
+def load(
+    spec: Spec | os.PathLike[str], base: Path | None = None, clients: int | None = None, tokenizer: str | None = None
+) -> Dataset:
     """Load a dataset by name, `{ name = { … } }`, or path; the data has been checked when this returns.
 
     Parameters
@@ -30,6 +36,8 @@ def load(spec: Spec | os.PathLike[str], base: Path | None = None, clients: int |
         The folder that relative paths start from; the current one if not given.
     clients
         How many clients' files a pattern stands for; all there are, from 0 on, if not given.
+    tokenizer
+        The name of the language model's tokenizer, for datasets of text.
 
     >>> data = load("digits")
     >>> tuple(data.train.inputs.shape), len(data.test), data.classes
@@ -37,7 +45,12 @@ def load(spec: Spec | os.PathLike[str], base: Path | None = None, clients: int |
     """
     chosen = _choice(spec, "problem.dataset", base)
     if isinstance(chosen, Choice):
-        return chosen.make()
+        made = _located(chosen, base, clients).make()
+        if isinstance(made, Dataset):
+            return made
+        if tokenizer is None:
+            raise ConfigError("problem.model", f"{chosen.name!r} is text, for a language model: {{ lora = … }}")
+        return made.tokenised(tokenizer)
     own.check_exists(chosen, clients)
     return own.load_own(str(spec), chosen, clients)
 
@@ -49,9 +62,38 @@ def check(
     chosen = _choice(spec, key, base)
     if isinstance(chosen, Path):
         own.check_exists(chosen, clients)
+    else:
+        _located(chosen, base, clients)
 
 
-def _choice(spec: Spec | os.PathLike[str], key: str, base: Path | None) -> Choice[Dataset] | Path:
+def is_text(spec: object) -> bool:
+    """Whether a dataset is of text, which only a language model takes."""
+    name = next(iter(spec), None) if isinstance(spec, Mapping) else spec
+    return name in ("dolly", "instructions")
+
+
+def _located(chosen: "Choice[Dataset | Text]", base: Path | None, clients: int | None) -> "Choice[Dataset | Text]":
+    """A choice whose files of instructions are named in full, and are there: of a pattern, one per client."""
+    if chosen.name != "instructions":
+        return chosen
+    given = dict(chosen.arguments)
+    file = given["file"]
+    paths = [(base or Path()) / Path(path).expanduser() for path in ([file] if isinstance(file, str) else file)]
+    if isinstance(file, str) and own.CLIENT in file:
+        test = own.test_file(paths[0])
+        paths = own.client_files(paths[0], clients)
+        given.setdefault("test_file", None if test is None else str(test))
+        file = [file]
+    if given.get("test_file") is not None:
+        given["test_file"] = str((base or Path()) / Path(given["test_file"]).expanduser())
+    for path in (*paths, *([Path(given["test_file"])] if given.get("test_file") else [])):
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file")
+    given["file"] = str(paths[0]) if isinstance(file, str) else [str(path) for path in paths]
+    return Choice(chosen.name, chosen.factory, given)
+
+
+def _choice(spec: Spec | os.PathLike[str], key: str, base: Path | None) -> "Choice[Dataset | Text] | Path":
     """The dataset or the path that is meant: a name comes first, so a folder `mnist` is written `./mnist`."""
     if isinstance(spec, Mapping) or (isinstance(spec, str) and spec in DATASETS):
         return DATASETS.parse(spec, key)

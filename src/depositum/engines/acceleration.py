@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from depositum.engines import worth
 from depositum.engines.cpu import compile_for_cpu
 from depositum.engines.iteration import Iteration
+from depositum.engines.splitting import split
 from depositum.problem.precision import Precision, forward_backward
 
 #: Iterations captured in one CUDA graph, about: enough to hide a launch behind them.
@@ -94,14 +95,14 @@ class Accelerator:
                 self.compiled = False
                 self._programs[kind]()
                 return
-            if self.device.type == "cpu":
-                function = compile_for_cpu(graph, tensors)
-            else:
-                function = torch.compile(graph, fullgraph=True, dynamic=False)
+            parts = [self._compiler(part) for part in split(graph, self.iteration.place_of_x)]
 
             def compiled() -> None:
                 with torch.no_grad(), forward_backward(self.precision):
-                    function(*tensors)
+                    for part in parts:
+                        part(*tensors)
+                    if self.iteration.watched_apart:
+                        self.iteration.observe()
 
             compiled()
         except Exception as error:  # whatever the compiler meets in a person's own model
@@ -114,6 +115,12 @@ class Accelerator:
             self._compiled.add(kind)
         finally:
             self.iteration.exchange.inline = False
+
+    def _compiler(self, graph: torch.fx.GraphModule) -> Callable[..., object]:
+        if self.device.type == "cpu":
+            return compile_for_cpu(graph, self.iteration.tensors())
+        compiled: Callable[..., object] = torch.compile(graph, fullgraph=True, dynamic=False)
+        return compiled
 
     def _repays(self, graph: torch.fx.GraphModule) -> bool:
         kinds = 2  # of most methods: with and without an exchange
@@ -151,7 +158,9 @@ def trace(iteration: Iteration, kind: str) -> torch.fx.GraphModule:
 
     def body(*tensors: torch.Tensor) -> tuple[()]:
         with torch.no_grad(), iteration.on(tensors):
-            iteration(kind)
+            iteration.advance(kind)
+            if not iteration.watched_apart:
+                iteration.observe()
         return ()
 
     # Fake tensors: nothing is computed, and no memory taken, by tracing.

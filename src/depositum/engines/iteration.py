@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from depositum.algorithms import Algorithm, State
@@ -12,9 +13,13 @@ from depositum.problem import Oracle
 
 
 class Watch(Protocol):
-    """Sees the state after every iteration, on the device; what it keeps is in `tensors`, updated in place."""
+    """Sees the state after every iteration, on the device; what it keeps is in `tensors`, updated in place.
+
+    `by_kernels` says that it looks with kernels of its own, which a compiler can do nothing for.
+    """
 
     tensors: list[Tensor]
+    by_kernels: bool
 
     def observe(self, state: State) -> None: ...
 
@@ -52,23 +57,41 @@ class Iteration:
         self.state = state._replace(**{k: v.clone() for k, v in _tensors(state).items()})
 
     def __call__(self, kind: str) -> None:
+        self.advance(kind)
+        self.observe()
+
+    def observe(self) -> None:
+        """Show the state to whoever watches."""
+        if self.watch is not None:
+            self.watch.observe(self.state)
+
+    def advance(self, kind: str) -> None:
+        """One iteration that nobody watches."""
         new = self.advanced(self.state, kind)
         old = _tensors(self.state)
         values = _tensors(new)
         # A variable may be the old value of another (x before the step, say): it must be read before that is written.
         for name, value in values.items():
             if value is not old[name] and any(_same_memory(value, other) for other in old.values()):
-                values[name] = value.clone()
+                values[name] = _kept(value)
         for name, value in values.items():
             if value is not old[name]:
                 old[name].copy_(value)
-        if self.watch is not None:
-            self.watch.observe(self.state)
 
     def tensors(self) -> list[Tensor]:
         """Everything that an iteration writes to."""
         watched = self.watch.tensors if self.watch is not None else []
         return [*_tensors(self.state).values(), *self.oracle.buffers.values(), *watched]
+
+    @property
+    def watched_apart(self) -> bool:
+        """Whether watching is left out of what is traced, and done after it."""
+        return self.watch is not None and self.watch.by_kernels
+
+    @property
+    def place_of_x(self) -> int:
+        """The place of the models among `tensors()`."""
+        return list(_tensors(self.state)).index("x")
 
     @contextmanager
     def on(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -90,6 +113,17 @@ class Iteration:
 
 def _tensors(state: State) -> dict[str, Tensor]:
     return {name: value for name, value in state._asdict().items() if isinstance(value, Tensor)}
+
+
+@torch.library.custom_op("depositum::keep", mutates_args=())
+def _kept(value: Tensor) -> Tensor:
+    """A copy that a compiler cannot leave out: it takes a clone for its original, written to or not."""
+    return value.clone()
+
+
+@_kept.register_fake
+def _(value: Tensor) -> Tensor:
+    return torch.empty_like(value)
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

@@ -28,7 +28,8 @@ Engine = Simulator | ProcessEngine
 class Snapshot:
     """A run at one iteration, on the host: what a checkpoint holds; of one process among many, its clients' rows.
 
-    The rows of a seed that diverged are its last finite ones, of the checkpoint before.
+    The rows of a seed that diverged are its last finite ones, of the checkpoint before. Where several configurations
+    run side by side, `seeds` are the labels of their trials.
     """
 
     seeds: tuple[int, ...]
@@ -54,7 +55,7 @@ class Snapshot:
         """Take over the iteration, and the rows of the seeds that the engine still holds."""
         self.t, self.costs = engine.t, engine.costs
         n, new = len(engine.oracle.held), engine.snapshot()
-        places = [self.seeds.index(seed) for seed in engine.problem.seeds]
+        places = [self.seeds.index(label) for label in engine.problem.labels]
         rows = torch.tensor([place * n + i for place in places for i in range(n)])
         for name, tensor in new.items():
             if tensor.dim() and len(tensor) == len(rows) and len(places) < len(self.seeds):
@@ -192,7 +193,7 @@ class Loop:
         return min(self.steps - self.t, LONGEST_STRETCH, *(stride - self.t % stride for stride in strides))
 
     def _begin(self) -> None:
-        seeds = self.engine.problem.seeds
+        seeds = self.engine.problem.labels
         if self._resume is None:
             self.engine.start()
             backend = self.engine.oracle.model.backend
@@ -233,8 +234,9 @@ class Loop:
     def _evaluate(self) -> None:
         whole, problem = self.whole, self.engine.problem
         values = whole.measure_cheap()
+        alphas = self._alphas()
         if self.metrics.costly_at(self.t, self.t == self.steps):
-            values |= whole.measure_costly(self._alpha(), self.metrics.smoothness)
+            values |= self._measure_costly(alphas)
         spent = whole.mean_costs()
         costs = {
             "iteration": self.t,
@@ -243,21 +245,37 @@ class Loop:
             "gradient_evaluations": spent.gradient_evaluations,
         }
         measured = record(values, len(problem.trials))
+        for row, alpha in zip(measured, alphas, strict=True):
+            if alpha is None:  # and others have one
+                row.pop("stationarity", None)
+                row.pop("s", None)
         seconds = self.seconds
         records = [
             self.history.add({"seed": seed, **costs, "seconds": seconds, **row})
-            for seed, row in zip(problem.seeds, measured, strict=True)
+            for seed, row in zip(problem.labels, measured, strict=True)
         ]
         self._ask("on_evaluation", records)
 
-    def _alpha(self) -> float | None:
-        """The α of G^α: the one asked for, the method's own, or DEPOSITUM's for a method that has none.
+    def _measure_costly(self, alphas: list[float | None]) -> dict[str, torch.Tensor]:
+        if len(set(alphas)) == 1:
+            return self.whole.measure_costly(alphas[0], self.metrics.smoothness)
+        assert isinstance(self.whole, AllRows), "trials differ in a simulator only"
+        each = [float("nan") if alpha is None else alpha for alpha in alphas]
+        return self.whole.measure_costly(torch.tensor(each, dtype=torch.float64), self.metrics.smoothness)
+
+    def _alphas(self) -> list[float | None]:
+        """The α of G^α of each trial: the one asked for, the method's own, or DEPOSITUM's for a method that has none.
 
         None where G^α is not defined: at the end of a schedule that ends at 0, and for αβρ ≥ 1.
         """
-        own = self.engine.algorithm.stepsize(self.t)
-        alpha = self.metrics.alpha or (Depositum().stepsize(0) if own is None else own)
-        return alpha if alpha > 0 and alpha * self.engine.problem.prox_modulus < 1 else None
+        engine, moduli = self.engine, self.engine.problem.prox_moduli
+        methods = engine.algorithms if isinstance(engine, Simulator) else [engine.algorithm] * len(moduli)
+        alphas: list[float | None] = []
+        for method, modulus in zip(methods, moduli, strict=True):
+            own = method.stepsize(self.t)
+            alpha = self.metrics.alpha or (Depositum().stepsize(0) if own is None else own)
+            alphas.append(alpha if alpha > 0 and alpha * modulus < 1 else None)
+        return alphas
 
     def _keep(self) -> None:
         if self.snapshot.live:

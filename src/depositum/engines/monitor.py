@@ -31,8 +31,10 @@ class Divergence(NamedTuple):
 
 
 def row_variables(state: State) -> dict[str, Tensor]:
-    """The state's variables that have one row per client."""
-    return {k: v for k, v in state._asdict().items() if isinstance(v, Tensor) and v.dim() == 2}
+    """The state's variables that have one row per client, as the models do."""
+    x = state.x
+    tensors = {k: v for k, v in state._asdict().items() if isinstance(v, Tensor)}
+    return {k: v for k, v in tensors.items() if v.shape == x.shape and v.dtype == x.dtype}
 
 
 def _seen(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
@@ -40,27 +42,21 @@ def _seen(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tenso
 
     `own` is the place of x among the variables.
     """
-    x = variables[own]
-    if x.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        error, flags = _watch(variables, own, trials)
-        return error, flags > 0
     # A sum is finite only if all its terms are, and reads each row once.
     sums = torch.stack([v.sum(1) for v in variables], dim=1)
-    return consensus(x, trials), ~torch.isfinite(sums)
+    return consensus(variables[own], trials), ~torch.isfinite(sums)
 
 
-@torch.library.custom_op("depositum::watch", mutates_args=())
-def _watch(variables: Sequence[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("depositum::watch", mutates_args=("errors", "first_bad"))
+def _watch(variables: Sequence[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
     from depositum.kernels.watching import watch
 
-    return watch(list(variables), own, trials)
+    watch([v.contiguous() for v in variables], own, t, errors, first_bad)
 
 
 @_watch.register_fake
-def _(variables: Sequence[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
-    x = variables[own]
-    flags = x.new_empty(len(x), len(variables), dtype=torch.int32)
-    return x.new_empty(trials, dtype=torch.float64), flags
+def _(variables: Sequence[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
+    return None
 
 
 class Monitor:
@@ -76,6 +72,7 @@ class Monitor:
         self.seeds = seeds
         device = state.x.device
         self.names = list(row_variables(state))
+        self.by_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
         #: The errors of the last iterations, in a ring `[capacity, S]`, and the first iteration at which each row of
         #: each variable was not finite, −1 if it always was, `[rows, variables]`.
         self.tensors = [
@@ -87,8 +84,12 @@ class Monitor:
     def observe(self, state: State) -> None:
         """Note the state after an iteration."""
         errors, first_bad = self.tensors
+        variables, own = list(row_variables(state).values()), self.names.index("x")
+        if self.by_kernels:
+            _watch(variables, own, state.t, errors, first_bad)
+            return
         slot = (state.t % len(errors)).view(1)
-        error, bad = _seen(list(row_variables(state).values()), self.names.index("x"), len(self.seeds))
+        error, bad = _seen(variables, own, len(self.seeds))
         errors.index_copy_(0, slot, error[None])
         first_bad.copy_(torch.where(bad & (first_bad < 0), state.t, first_bad))
 

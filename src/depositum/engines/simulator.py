@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from depositum.algorithms import Algorithm, State
+from depositum.algorithms import Algorithm, State, combined
 from depositum.engines.acceleration import LONGEST, Accelerator, Compile
 from depositum.engines.iteration import Iteration, Watch
 from depositum.engines.mixing import Exchange
@@ -81,27 +81,38 @@ class Simulator:
 
     `state` is the algorithm's, `t` the iterations done, `costs` what they cost. Nothing is random but what the oracle
     draws from (seed, client, iteration), so the state after t iterations does not depend on how they were run.
+
+    Parameters
+    ----------
+    algorithm
+        One for all trials, or one for each: of one method, with other numbers.
     """
 
     def __init__(
         self,
         problem: Problem,
         network: Network | None,
-        algorithm: Algorithm,
+        algorithm: Algorithm | Sequence[Algorithm],
         *,
         period: int = 1,
         batch_size: BatchSize = "full",
         settings: EngineSettings | None = None,
     ) -> None:
         settings = settings or EngineSettings()
-        network = network_for(algorithm, network, problem.n)
+        methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
+        network = network_for(methods[0], network, problem.n)
         if network.n != problem.n:
             raise ConfigError("network", f"it has {network.n} clients, but the problem has {problem.n}")
-        algorithm.check(period, composite=problem.composite, prox_modulus=problem.prox_modulus)
-        self.problem, self.network, self.algorithm = problem, network, algorithm
+        for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
+            method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
+        self.problem, self.network = problem, network
+        #: Each trial's own method.
+        self.algorithms = methods
         self.period, self.batch_size, self.settings = period, batch_size, settings
         self.device = settings.resolve_device()
         self.dtype = settings.resolve_dtype()
+        #: That of all rows, made of them.
+        self.algorithm = combined(methods, problem.n, self.device, self.dtype)
         oracle = Oracle(
             problem,
             batch_size,
@@ -111,7 +122,7 @@ class Simulator:
             backend=settings.backend,
         )
         self.exchange = Exchange(network, len(problem.trials), self.device, self.dtype)
-        self.iteration = Iteration(algorithm, oracle, self.exchange, period)
+        self.iteration = Iteration(self.algorithm, oracle, self.exchange, period)
         self._cost_of: dict[str, tuple[int, float, float, float]] = {}
         self._accelerator: Accelerator | None = None
         #: Iterations of the whole run, where known: what compiling has to repay itself in.
@@ -194,11 +205,12 @@ class Simulator:
         self.t, self.costs = t, costs
 
     def with_seeds(self, seeds: Sequence[int]) -> "Simulator":
-        """The same simulator for these seeds only, not yet started."""
+        """The same simulator for the trials of these seeds (labels, where they have some) only, not yet started."""
+        own = zip(self.problem.labels, self.algorithms, strict=True)
         return Simulator(
             self.problem.restricted_to(seeds),
             None if self.algorithm.server else self.network,
-            self.algorithm,
+            [method for label, method in own if label in seeds],
             period=self.period,
             batch_size=self.batch_size,
             # The backend that was found fastest for all rows: another would round otherwise in the midst of a run.
@@ -208,7 +220,7 @@ class Simulator:
     def restricted_to(self, seeds: Sequence[int]) -> "Simulator":
         """A simulator with the rows of these seeds only, at the same iteration."""
         smaller = self.with_seeds(seeds)
-        keep = [self.problem.seeds.index(seed) for seed in smaller.problem.seeds]
+        keep = [self.problem.labels.index(label) for label in smaller.problem.labels]
         rows = {k: select_trials(v, keep, self.oracle.rows, self.problem.n) for k, v in self.snapshot().items()}
         smaller.restore(rows, self.t, self.costs)
         return smaller

@@ -60,7 +60,7 @@ class AllRows:
 
     def __init__(self, simulator: Simulator, capacity: int) -> None:
         self._simulator = simulator
-        self._monitor = Monitor(simulator.problem.seeds, capacity, simulator.state)
+        self._monitor = Monitor(simulator.problem.labels, capacity, simulator.state)
         simulator.watch(self._monitor)
         self.read_errors, self.diverged = self._monitor.read_errors, self._monitor.diverged
         self._monitor.observe(simulator.state)
@@ -68,9 +68,13 @@ class AllRows:
     def measure_cheap(self) -> dict[str, Tensor]:
         return cheap(self._simulator.state, self._simulator.oracle)
 
-    def measure_costly(self, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
+    def measure_costly(self, alpha: float | Tensor | None, smoothness: float | None) -> dict[str, Tensor]:
+        """As of any whole; `alpha` can also be one for each trial, `[S]`."""
         simulator = self._simulator
-        return costly(simulator.state, simulator.oracle, alpha, smoothness, simulator.algorithm.estimate)
+        state, oracle = simulator.state, simulator.oracle
+        if isinstance(alpha, Tensor):
+            alpha = alpha.to(state.x).repeat_interleave(len(oracle.held))[:, None]
+        return costly(state, oracle, alpha, smoothness, simulator.algorithm.estimate)
 
     def mean_costs(self) -> Costs:
         return self._simulator.costs

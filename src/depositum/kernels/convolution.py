@@ -13,7 +13,8 @@ the channels of one tap at a time (`DEEP`), where what lies outside the image is
 over taps and channels together. The sum over m of the weights' kernel is cut into parts that are added afterwards in
 order: no atomic additions, so results do not vary from run to run. Its programs go from image to image with the same
 pixels, so that where they look is worked out once. Products are TF32 (or bf16, where the inputs are), accumulated in
-float32. Tiles were chosen by measurement on an H200, and depend on sizes alone.
+float32. Tiles were chosen by measurement on an H200, and depend on sizes alone. The number of samples is no constant of
+the forward kernel, which measures call with several.
 """
 
 import torch
@@ -24,8 +25,7 @@ from torch import Tensor
 
 @triton.jit
 def _forward(
-    x, w, bias, y, x_row,
-    B: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, P: tl.constexpr,
+    x, w, bias, y, x_row, B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, P: tl.constexpr,
     Q: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PADH: tl.constexpr,
     PADW: tl.constexpr, HAS_BIAS: tl.constexpr, BO: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
     DEEP: tl.constexpr,
@@ -63,7 +63,7 @@ def _forward(
             acc = tl.dot(weights, taps, acc, input_precision="tf32")
     if HAS_BIAS:
         acc += tl.load(bias + row * O + o, mask=in_o, other=0.0).to(tl.float32)[:, None]
-    y += row * B * O * P * Q
+    y += row * B * (O * P * Q)
     place = (b * (O * P * Q) + pixel)[None, :] + (o * (P * Q))[:, None]
     tl.store(y + place, acc.to(y.dtype.element_ty), mask=in_o[:, None] & in_m[None, :])
 

@@ -1,6 +1,7 @@
-"""Triton kernels of what is watched at every iteration, in one pass over each variable.
+"""Triton kernels of what is watched at every iteration, in one pass over each variable and two launches.
 
-Compiled from ordinary sums, watching takes a dozen launches, which is longer than a small model's iteration.
+Compiled from ordinary sums, watching takes a dozen launches, which is longer than a small model's iteration, and reads
+a large model's rows several times.
 """
 
 import torch
@@ -8,61 +9,98 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+#: Variables that one launch looks at.
+TOGETHER = 4
+#: Enough programs to keep a large GPU busy; where there are fewer, the rows of a trial are shared by several.
+PROGRAMS = 512
+
 
 @triton.jit
-def _consensus(x, flags, errors, n, d, variables, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    trial = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def _look(
+    v0, v1, v2, v3, first_bad, now, parts, totals, n, d, trials, variables, place, own,
+    COUNT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    which, chunk = tl.program_id(2) % COUNT, tl.program_id(2) // COUNT
+    trial, block = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    z = v0
+    if which == 1:
+        z = v1
+    if which == 2:
+        z = v2
+    if which == 3:
+        z = v3
+    column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < d
-    x += trial * n * d
+    z += trial * n * d
+    # Away from the first client: the error is small where clients are close, and so must be what is summed.
+    start = tl.load(z + column, mask=inside, other=0.0).to(tl.float64)
     total = tl.zeros((BLOCK,), tl.float64)
-    for first in range(0, n, ROWS):
-        row = first + tl.arange(0, ROWS)
-        there = (row < n)[:, None] & inside[None, :]
-        value = tl.load(x + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0).to(tl.float64)
-        total += tl.sum(value, axis=0)
-        # A difference with itself is 0, or not a number.
-        bad = tl.max(((value - value) != 0).to(tl.int32), axis=1)
-        tl.atomic_or(flags + (trial * n + row) * variables, bad, mask=(row < n) & (bad > 0))
-    mean = total / n
     squares = tl.zeros((BLOCK,), tl.float64)
-    for first in range(0, n, ROWS):
+    each = tl.cdiv(n, CHUNKS)
+    last = tl.minimum(n, (chunk + 1) * each)
+    for first in range(chunk * each, last, ROWS):
         row = first + tl.arange(0, ROWS)
-        there = (row < n)[:, None] & inside[None, :]
-        value = tl.load(x + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0).to(tl.float64)
-        away = tl.where(there, value - mean[None, :], 0.0)
-        squares += tl.sum(away * away, axis=0)
-    tl.store(errors + trial * tl.num_programs(0) + tl.program_id(0), tl.sum(squares, axis=0) / n)
+        there = (row < last)[:, None] & inside[None, :]
+        value = tl.load(z + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0)
+        # A difference with itself is 0, or not a number.
+        bad = tl.max(((value - value) != 0).to(tl.int32), axis=1) > 0
+        if tl.max(bad.to(tl.int32), axis=0) > 0:
+            # Whoever sees it in the same iteration writes the same.
+            spot = first_bad + (trial * n + row) * variables + place + which
+            known = tl.load(spot, mask=bad, other=0)
+            tl.store(spot, tl.load(now) + tl.zeros_like(known), mask=bad & (known < 0))
+        if place + which == own:
+            away = tl.where(there, value.to(tl.float64) - start[None, :], 0.0)
+            total += tl.sum(away, axis=0)
+            squares += tl.sum(away * away, axis=0)
+    if place + which == own:
+        spot = (chunk * trials + trial) * tl.num_programs(0) + block
+        if CHUNKS == 1:
+            tl.store(parts + spot, tl.sum(squares - total * total / n, axis=0))
+        else:
+            tl.store(parts + spot, tl.sum(squares, axis=0))
+            tl.store(totals + (chunk * trials + trial) * d + column, total, mask=inside)
 
 
 @triton.jit
-def _finite(z, flags, d, variables, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(z + row * d + column, mask=column < d, other=0.0)
-    bad = tl.max(((value - value) != 0).to(tl.int32), axis=0)
-    if bad > 0:
-        tl.atomic_or(flags + row * variables, bad)
+def _note(parts, errors, now, capacity, n, trials, blocks, BLOCK: tl.constexpr):
+    trial = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for first in range(0, blocks, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        total += tl.load(parts + trial * blocks + place, mask=place < blocks, other=0.0)
+    tl.store(errors + tl.load(now) % capacity * trials + trial, tl.sum(total, axis=0) / n)
 
 
-def watch(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
-    """The consensus error of the variable `own`, `[S]` in float64, and which rows of which variables are not finite.
+def watch(variables: list[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
+    """Note the consensus error of the variable `own`, and which rows of which variables have left the finite numbers.
 
-    The flags are whole numbers `[rows, variables]`, 0 where all is finite. Errors are summed in a fixed order.
+    Parameters
+    ----------
+    variables
+        Contiguous and of one dtype, each `[rows, d]`.
+    t
+        The iteration, int64.
+    errors
+        A ring of errors `[capacity, S]` in float64, of which the place t mod capacity is written.
+    first_bad
+        `[rows, variables]` in int64: t is written where a row is not finite and a negative number stands.
     """
     x = variables[own]
-    rows, d = x.shape
-    flags = torch.zeros(rows, len(variables), dtype=torch.int32, device=x.device)
-    block = min(128, triton.next_power_of_2(d))
-    parts = triton.cdiv(d, block)
-    errors = torch.empty(trials, parts, dtype=torch.float64, device=x.device)
-    _consensus[(parts, trials)](
-        x, flags[:, own:], errors, rows // trials, d, len(variables), ROWS=16, BLOCK=block, num_warps=4
-    )
-    for place, z in enumerate(variables):
-        if place == own:
-            continue
-        wide = min(2048, triton.next_power_of_2(z.shape[1]))
-        grid = (triton.cdiv(z.shape[1], wide), rows)
-        _finite[grid](z, flags[:, place:], z.shape[1], len(variables), BLOCK=wide, num_warps=4)
-    return errors.sum(1), flags
+    (rows, d), (capacity, trials) = x.shape, errors.shape
+    n = rows // trials
+    block = min(256, max(16, triton.next_power_of_2(d)))
+    blocks = triton.cdiv(d, block)
+    chunks = min(triton.cdiv(n, 64), max(1, PROGRAMS // (blocks * trials)))
+    parts = torch.empty(chunks, trials, blocks, dtype=torch.float64, device=x.device)
+    totals = torch.empty(chunks if chunks > 1 else 0, trials, d, dtype=torch.float64, device=x.device)
+    for place in range(0, len(variables), TOGETHER):
+        some = variables[place : place + TOGETHER]
+        _look[(blocks, trials, len(some) * chunks)](
+            *some, *some[:1] * (TOGETHER - len(some)), first_bad, t, parts, totals, n, d, trials, len(variables), place,
+            own, COUNT=len(some), ROWS=16, BLOCK=block, CHUNKS=chunks, num_warps=8 if block == 256 else 4,
+        )  # fmt: skip
+    if chunks > 1:
+        parts = (parts.sum(0).sum(1) - totals.sum(0).square().sum(1) / n)[:, None]
+        blocks = 1
+    _note[(trials,)](parts, errors, t, capacity, n, trials, blocks, BLOCK=4096 if blocks > 512 else 512, num_warps=4)

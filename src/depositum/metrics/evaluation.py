@@ -9,7 +9,7 @@ from torch import Tensor
 from depositum.algorithms import State
 from depositum.errors import ConfigError
 from depositum.metrics import measures
-from depositum.problem import Oracle
+from depositum.problem import Oracle, Problem
 
 #: Columns of the history that are measures of a state, in order (docs/metrics.md says what each is).
 CHEAP = ("train_loss", "phi", "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
@@ -52,7 +52,7 @@ def cheap(state: State, oracle: Oracle) -> dict[str, Tensor]:
     mean = measures.mean_model(state.x, trials)
     buffers = oracle.average_buffers()
     loss, _ = oracle.evaluate(mean, buffers, "train")
-    out = {"train_loss": loss, "phi": loss + problem.beta * problem.regularizer.value(mean) if problem.beta else loss}
+    out = {"train_loss": loss, "phi": loss + _regularization(mean, problem)}
     if oracle.test is not None:
         out["test_loss"], out["test_accuracy"] = oracle.evaluate(mean, buffers, "test")
     out["consensus_x"] = measures.consensus(state.x, trials)
@@ -63,12 +63,22 @@ def cheap(state: State, oracle: Oracle) -> dict[str, Tensor]:
     return out
 
 
+def _regularization(mean: Tensor, problem: Problem) -> Tensor | float:
+    """βh of each trial's averaged model, `[S]`; where β = 0 it is 0, even if h is not finite."""
+    if not any(problem.betas):
+        return 0.0
+    h = problem.regularizer.value(mean)
+    beta = torch.tensor(problem.betas, dtype=h.dtype, device=h.device)
+    return torch.where(beta > 0, beta * h, 0.0)
+
+
 def costly(
-    state: State, oracle: Oracle, alpha: float | None, smoothness: float | None, estimate: str = "nu"
+    state: State, oracle: Oracle, alpha: float | Tensor | None, smoothness: float | None, estimate: str = "nu"
 ) -> dict[str, Tensor]:
     """‖G^α(x)‖², gradient-estimation error, s, ζ² at x̄, per-client accuracy. Each `[S]`.
 
-    `estimate` names the state's variable that estimates the gradient, where it has one.
+    `alpha` is one number, or one per row `[rows, 1]`. `estimate` names the state's variable that estimates the
+    gradient, where it has one.
     """
     trials, n, x = oracle.trials, oracle.problem.n, state.x
     out: dict[str, Tensor] = {}
@@ -90,7 +100,7 @@ def costly(
     return out
 
 
-def proximal_gradient_mapping(x: Tensor, direction: Tensor, oracle: Oracle, alpha: float) -> Tensor:
+def proximal_gradient_mapping(x: Tensor, direction: Tensor, oracle: Oracle, alpha: float | Tensor) -> Tensor:
     """G^α(x, y) = (x − prox_h^{1/(αβ)}{x − α y}) / α (Definition 2), row by row."""
     return (x - oracle.prox(x - alpha * direction, alpha)) / alpha
 

@@ -5,9 +5,22 @@ being its own business. Every one of them can be stacked over clients with `torc
 Python branch on values, and batch-norm buffers that may be passed in and handed back as rows of their own.
 """
 
-from depositum.models.choice import MODELS, build, check, prepare
+from depositum.models.choice import MODELS, build, check, prepare, tokenizer_of
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
+from depositum.models.lora import LoraModel, lora
 from depositum.models.resnet import resnet18
 
-__all__ = ["MODELS", "build", "check", "cnn", "linear", "mlp", "prepare", "resnet18"]
+__all__ = [
+    "MODELS",
+    "LoraModel",
+    "build",
+    "check",
+    "cnn",
+    "linear",
+    "lora",
+    "mlp",
+    "prepare",
+    "resnet18",
+    "tokenizer_of",
+]

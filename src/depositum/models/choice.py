@@ -1,6 +1,7 @@
 """Choosing a model by name, or naming a factory of one's own, and building it from a seed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from depositum.errors import ConfigError
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.images import channels_of, resize
+from depositum.models.lora import located, lora
 from depositum.models.own import own_choice
 from depositum.models.resnet import resnet18
 from depositum.own_code import Folder, importable
@@ -21,6 +23,7 @@ MODELS.register("linear")(linear)
 MODELS.register("mlp")(mlp)
 MODELS.register("cnn")(cnn)
 MODELS.register("resnet18")(resnet18)
+MODELS.register("lora")(lora)
 
 
 def _name(spec: Spec) -> str:
@@ -37,10 +40,21 @@ def check(spec: Spec, key: str = "problem.model", base: Folder | None = None) ->
     {'hidden': [32]}
     >>> check("resnet")
     Traceback (most recent call last):
-    depositum.errors.ConfigError: problem.model: 'resnet' is no model; it can be 'linear', 'mlp', 'cnn' or 'resnet18'; \
-did you mean 'resnet18'?
+    depositum.errors.ConfigError: problem.model: 'resnet' is no model; it can be 'linear', 'mlp', 'cnn', 'resnet18' or \
+'lora'; did you mean 'resnet18'?
     """
-    return own_choice(spec, key, base) if ":" in _name(spec) else MODELS.parse(spec, key)
+    if ":" in _name(spec):
+        return own_choice(spec, key, base)
+    choice = MODELS.parse(spec, key)
+    return replace(choice, arguments=located(choice.arguments, base)) if choice.name == "lora" else choice
+
+
+def tokenizer_of(spec: Spec, base: Folder | None = None) -> str | None:
+    """Where a language model's tokenizer is read from; None if the model is none."""
+    if _name(spec) != "lora":
+        return None
+    arguments = check(spec, base=base).arguments
+    return str(arguments.get("tokenizer") or arguments["base"])
 
 
 def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, base: Folder | None = None) -> nn.Module:

@@ -3,7 +3,8 @@
 Three equal backends. `loop` evaluates one client after another: the plain reference, and the one for models that draw
 random numbers themselves (dropout) or that cannot be batched over parameters (control flow on values).
 `channels-last` is the same with another layout of images in memory. `vmap` evaluates all rows in one batched call. They
-differ by rounding only; on a CPU the fastest is found by trying.
+differ by rounding only; on a CPU the fastest is found by trying. A model that can take all rows as one batch itself
+(`forward_rows`) is asked to, in the place of `vmap`.
 """
 
 import itertools
@@ -55,6 +56,8 @@ class RowModel:
         #: The model as `vmap` is to see it.
         self.batched = batched(model, precision, self.device)
         self.backend: Backend = "loop"
+        #: Whether the model itself takes the samples of all rows at once, and their parameters `[r, *shape]`.
+        self.folds = hasattr(model, "forward_rows")
         #: Whether a forward pass in training mode is itself random.
         self.random = False
         self._filters = [
@@ -97,10 +100,12 @@ class RowModel:
         if self.backend == "vmap":
             self.model.train(train)
             self.batched.train(train)
+            if self.folds and shared:
+                inputs, targets, shared = _for_each(x, inputs), _for_each(x, targets), False
             with forward_backward(self.precision):
                 return self._gradients_vmap(x, inputs, targets, weights, buffers, None if shared else 0)
         if shared:
-            inputs, targets = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
+            inputs, targets = _for_each(x, inputs), _for_each(x, targets)
         own = [buffers[name] for name in buffers]
         out, *new = _loop(self._number, x, inputs, targets, weights, own, train, noise)
         return out, dict(zip(buffers, new, strict=True))
@@ -120,7 +125,13 @@ class RowModel:
             return per_sample, correct(outputs, targets) if correct else torch.zeros_like(per_sample, dtype=torch.bool)
 
         with torch.no_grad(), forward_backward(self.precision):
-            if together:
+            if together and self.folds:
+                all_targets = _for_each(x, targets).flatten(0, 1)
+                outputs = self._forward_rows(self.layout.views(x), _for_each(x, inputs)).flatten(0, 1)
+                values = self.loss.per_sample(outputs, all_targets).view(len(x), -1)
+                counted = self.loss.correct(outputs, all_targets) if self.loss.correct else torch.zeros_like(values)
+                right = counted.view(len(x), -1)
+            elif together:
                 values, right = vmap(losses)(x, buffers)
             else:
                 pairs = [losses(row, {k: b[i] for k, b in buffers.items()}) for i, row in enumerate(x)]
@@ -224,6 +235,12 @@ class RowModel:
         buffers.update({name: state[name] for name in buffers})
         return cast(Tensor, outputs.float() if self.precision == "bf16" else outputs)
 
+    def _forward_rows(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """The outputs `[r, B, ...]` of a model that folds, for parameters `[r, *shape]` and inputs `[r, B, ...]`."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            outputs: Tensor = self.model.forward_rows(parameters, inputs)  # type: ignore[operator]
+        return outputs.float() if self.precision == "bf16" else outputs
+
     def _gradients_vmap(
         self, x: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor, buffers: Buffers, data: int | None
     ) -> tuple[Tensor, Buffers]:
@@ -238,7 +255,11 @@ class RowModel:
         # Rows are independent, so the gradient of the sum over rows is every row's own: autograd stays outside of vmap.
         leaves = {k: v.detach().requires_grad_() for k, v in self.layout.views(x).items()}
         with torch.enable_grad():
-            values, new = vmap(weighted, in_dims=(0, 0, data, data, 0))(leaves, buffers, inputs, targets, weights)
+            if self.folds:
+                outputs, new = self._forward_rows(leaves, inputs).flatten(0, 1), buffers
+                values = self.loss.per_sample(outputs, targets.flatten(0, 1)) * weights.flatten()
+            else:
+                values, new = vmap(weighted, in_dims=(0, 0, data, data, 0))(leaves, buffers, inputs, targets, weights)
             parts = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True)
         out = torch.cat([part.reshape(len(x), -1) for part in parts], dim=1)
         return out, {k: b.detach() for k, b in new.items()}
@@ -264,6 +285,11 @@ class RowModel:
                 for name, buffer in own.items():
                     new[name][i].copy_(buffer.detach())
         return out, new
+
+
+def _for_each(x: Tensor, samples: Tensor) -> Tensor:
+    """The same samples `[B, ...]` for every row, `[r, B, ...]`, without a copy."""
+    return samples.expand(len(x), *samples.shape)
 
 
 def _channels_last(filters: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from depositum.data.text import IGNORED
 from depositum.errors import ConfigError
 from depositum.registry import Registry
 
@@ -29,12 +30,16 @@ class Loss:
         `(outputs, targets) -> bool [B]`, for the accuracy; `None` where there is no such thing.
     check
         `(outputs of a few samples, all targets)`: refuses targets it has no meaning for, before any work.
+    terms
+        `targets [..., *shape] -> [...]`, how many terms a sample's loss is the sum of, and `correct` counts; `None` for
+        one each. Every mean over samples is then a mean over terms: of a text, each token counts alike.
     """
 
     name: str
     per_sample: PerSample
     correct: PerSample | None = None
     check: Callable[[Tensor, Tensor], None] | None = None
+    terms: Callable[[Tensor], Tensor] | None = None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Loss":
         """The same loss with what it holds (class weights, say) on a device and in a dtype."""
@@ -78,6 +83,26 @@ def squared_error() -> Loss:
         return 0.5 * (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1)
 
     return Loss("mse", per_sample)
+
+
+@LOSSES.register("tokens")
+def next_token() -> Loss:
+    """Cross-entropy of the next token, over those that are to be predicted: a language model's.
+
+    A sample's value is the sum over its tokens; its right answers are the tokens whose score is the largest.
+    """
+
+    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+        values = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=IGNORED)
+        return values.view(targets.shape).sum(1)
+
+    return Loss(
+        "tokens",
+        per_sample,
+        lambda outputs, targets: (outputs.argmax(-1) == targets).sum(1),
+        _check_tokens,
+        lambda targets: (targets != IGNORED).sum(-1),
+    )
 
 
 def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
@@ -166,6 +191,17 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
         raise ConfigError(
             "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
         )
+
+
+def _check_tokens(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are no tokens of the model's, or samples that have nothing to predict."""
+    if targets.is_floating_point() or targets.dim() != 2 or outputs.dim() != 3:
+        raise ConfigError("problem.loss", "'tokens' needs texts, and a language model's scores of every token")
+    if (targets != IGNORED).sum(1).min() == 0:
+        raise ConfigError("problem.dataset", "has a sequence with no token to predict")
+    if (largest := int(targets.max())) >= outputs.shape[2]:
+        known = f"the base knows tokens 0 … {outputs.shape[2] - 1}, but the tokenizer gives a token {largest}"
+        raise ConfigError("problem.model.lora.tokenizer", f"{known}; they do not belong together")
 
 
 def _check_binary(outputs: Tensor, targets: Tensor) -> None:

@@ -4,7 +4,6 @@ Rows are ordered by trial, then by client: row s·n + i is client i of trial s. 
 mini-batch, gradients, a prox) is answered for all rows at once.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError
 from depositum.problem.backends import Backend
 from depositum.problem.gradients import Buffers, RowModel, Work
+from depositum.problem.placed import placed
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
 from depositum.problem.streaming import Streamed, place
@@ -72,11 +72,13 @@ class Oracle:
         self.trials = len(problem.trials)
         self.rows = self.trials * len(self.held)
         self._check_batch_size()
-        model = copy.deepcopy(problem.model).to(device=self.device, dtype=dtype)
+        model = placed(problem.model, self.device, dtype, precision)
         self.model = RowModel(model, problem.loss, precision)
         self.inputs, self.targets = self._place(problem.train)
         self.test = self._place(problem.test) if problem.test is not None else None
         self._own_tables()
+        #: β: one number for all rows, or one for each where trials differ, float64 `[rows, 1]`.
+        self.beta: float | Tensor = self._one_or_each(problem.betas)
         self.buffers: Buffers = {
             name: buffer.expand(self.rows, *buffer.shape).clone() for name, buffer in model.named_buffers()
         }
@@ -120,7 +122,8 @@ class Oracle:
         if batch.indices is None:
             return self.full_grad(x)
         size = batch.indices.shape[1]
-        weights = (self.scales / size)[:, None].expand(-1, size)
+        terms = self._terms(self.targets[batch.indices]).sum(1) if self.model.loss.terms else size
+        weights = (self.scales / terms)[:, None].expand(-1, size)
         # Rows whose activations do not fit the memory together are evaluated in groups.
         together = max(1, int(TRAINING_SHARE * self.samples_per_pass) // size)
         parts = [
@@ -168,8 +171,12 @@ class Oracle:
 
         That step·β·ρ < 1 is the algorithm's to promise, and checked on the host before any work.
         """
-        beta = self.problem.beta
-        return self.problem.regularizer.prox(z, step * beta) if beta else z
+        beta, h = self.beta, self.problem.regularizer
+        if not isinstance(beta, Tensor):
+            return h.prox(z, step * beta) if beta else z
+        proxed = h.prox(z, step * beta)
+        # Without h a row is left as it is, whatever h would make of it: a constraint, say, takes no account of β.
+        return proxed if all(self.problem.betas) else torch.where(beta > 0, proxed, z)
 
     def normal(self, like: Tensor) -> Tensor:
         """Independent standard normal rows of the shape of `like`, new at every call and iteration."""
@@ -204,6 +211,7 @@ class Oracle:
         The training loss is f itself, weighted as the problem says. Accuracy is NaN where the loss knows none.
         """
         inputs, targets = (self.inputs, self.targets) if split == "train" else self._test()
+        terms = len(targets) * self.mean_terms[split]
         loss, right = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
         per_trial = len(x) // self.trials
         chunk = max(1, 2 * self.samples_per_pass // len(x))
@@ -214,9 +222,9 @@ class Oracle:
                 weights = self.global_weights[:, span].repeat_interleave(per_trial, 0)
                 loss += (values * weights).sum(1, dtype=torch.float64)
             else:
-                loss += values.sum(1, dtype=torch.float64) / len(targets)
+                loss += values.sum(1, dtype=torch.float64) / terms
             right += float("nan") if correct is None else correct.sum(1)
-        return loss, right / len(targets)
+        return loss, right / terms
 
     def average_buffers(self) -> Buffers:
         """Each trial's buffers averaged over its clients, `[S, ...]`, for evaluating the averaged model."""
@@ -228,7 +236,7 @@ class Oracle:
         weights = torch.zeros(self.trials, len(self.targets), dtype=self.dtype, device=self.device)
         ends = [*(self.offsets.tolist()), len(self.table)]
         for row, (first, last) in enumerate(pairwise(ends)):
-            share = self.scales[row] / self.sizes[row] / self.problem.n
+            share = self.scales[row] / self.terms[row] / self.problem.n
             weights[row // len(self.held)].index_add_(0, self.table[first:last], share.expand(last - first))
         return weights
 
@@ -249,7 +257,7 @@ class Oracle:
             columns = torch.arange(first, last, device=self.device).expand(len(rows), -1)
             inside = columns < self.sizes[rows, None]
             indices = self.table[self.offsets[rows, None] + torch.where(inside, columns, 0)]
-            passes.append((rows, indices, torch.where(inside, (self.scales / self.sizes)[rows, None], 0.0)))
+            passes.append((rows, indices, torch.where(inside, (self.scales / self.terms)[rows, None], 0.0)))
         return passes
 
     def _words(self, purpose: str, draw: int) -> Tensor:
@@ -267,16 +275,36 @@ class Oracle:
         parts = [torch.as_tensor(trial.parts[i]) for trial in self.problem.trials for i in self.held]
         sizes = torch.tensor([len(part) for part in parts])
         totals = torch.tensor([sum(map(len, trial.parts)) for trial in self.problem.trials for _ in self.held])
-        scales = torch.ones(self.rows, dtype=torch.float64)
-        if self.problem.weighting == "samples":
-            scales = self.problem.n * sizes / totals.to(torch.float64)
+        by_samples = torch.tensor([w == "samples" for w in self.problem.weightings]).repeat_interleave(len(self.held))
+        scales = torch.where(by_samples, self.problem.n * sizes / totals.to(torch.float64), 1.0)
         self.table = torch.cat(parts).to(self.device, torch.int64)
         self.sizes = sizes.to(self.device)
         self.offsets = (sizes.cumsum(0) - sizes).to(self.device)
         self.scales = scales.to(self.device, self.dtype)
+        #: How many terms the loss of each row has over all its samples: as many as samples, but for losses of tokens.
+        self.terms = self.sizes
+        if self.model.loss.terms:
+            counted = torch.split(self._terms(self.targets)[self.table], sizes.tolist())
+            self.terms = torch.stack([own.sum() for own in counted])
+        #: How many terms a sample has on average, of the training and of the whole test data: the weight of a sample in
+        #: the measures of a part.
+        data = {"train": self.targets, **({"test": self.test[1]} if self.test else {})}
+        self.mean_terms = {name: float(self._terms(targets).double().mean()) for name, targets in data.items()}
         seeds = [trial.seed for trial in self.problem.trials for _ in self.held]
         self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
         self.client_words = torch.tensor(self.held * self.trials, dtype=torch.int64, device=self.device)
+
+    def _terms(self, targets: Tensor) -> Tensor:
+        """The terms of each sample's loss, `[N]` (or `[rows, B]`) for targets `[N, ...]`."""
+        counted = self.model.loss.terms
+        return counted(targets) if counted else torch.ones(len(targets), dtype=torch.int64, device=self.device)
+
+    def _one_or_each(self, values: Sequence[float]) -> float | Tensor:
+        """A number per trial as one for all, if it is, or as a column with one for each row, float64 `[rows, 1]`."""
+        if len(set(values)) == 1:
+            return values[0]
+        column = torch.tensor(values, dtype=torch.float64, device=self.device)
+        return column.repeat_interleave(len(self.held))[:, None]
 
     def _check_batch_size(self) -> None:
         size = self.batch_size
@@ -327,10 +355,11 @@ class Oracle:
             module(self.inputs[:1])
         for hook in hooks:
             hook.remove()
-        per_sample = 4 * self.inputs.element_size() * (sum(outputs) + self.inputs[0].numel())
+        per_sample = 4 * self.dtype.itemsize * (sum(outputs) + self.inputs[0].numel())
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.device.type == "cuda" else 1 << 32
         budget = whole // 8
-        return max(64, min(1 << 17, ceil(budget / per_sample)))
+        least = 1 if self.model.folds else 64  # a text takes as much as many pictures
+        return max(least, min(1 << 17, ceil(budget / per_sample)))
 
 
 def mean_buffer(buffer: Tensor, trials: int) -> Tensor:

@@ -18,6 +18,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError, listing
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
+from depositum.problem.placed import placed
 from depositum.regularizers import Regularizer, Zero
 
 Weighting = Literal["uniform", "samples"]
@@ -25,11 +26,25 @@ Weighting = Literal["uniform", "samples"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One independent run: its seed, its initial model x_0 `[d]`, and each client's sample indices."""
+    """One independent run: its seed, its initial model x_0 `[d]`, and each client's sample indices.
+
+    Trials of several configurations can stand side by side: two may then have the same seed, and so the same batches,
+    but not the same label; and each may have a β and a weighting of its own.
+
+    Attributes
+    ----------
+    label
+        What the trial is known by; its seed, if nothing else is said. Nothing random depends on it.
+    beta, weighting
+        In the place of the problem's, if given.
+    """
 
     seed: int
     start: Tensor
     parts: Sequence[np.ndarray]
+    label: int | None = None
+    beta: float | None = None
+    weighting: Weighting | None = None
 
 
 @dataclass(frozen=True)
@@ -59,18 +74,20 @@ class Problem:
     weighting: Weighting = "uniform"
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.beta) and self.beta >= 0):
-            raise ConfigError("problem.beta", f"{self.beta!r} given; it must be a number ≥ 0")
-        if self.weighting not in get_args(Weighting):
-            choices = get_args(Weighting)
-            raise ConfigError("problem.weighting", f"{self.weighting!r} given; it can be {listing(choices)}")
+        for beta in (self.beta, *self.betas):
+            if not (isfinite(beta) and beta >= 0):
+                raise ConfigError("problem.beta", f"{beta!r} given; it must be a number ≥ 0")
+        choices = get_args(Weighting)
+        for weighting in (self.weighting, *self.weightings):
+            if weighting not in choices:
+                raise ConfigError("problem.weighting", f"{weighting!r} given; it can be {listing(choices)}")
         if len({len(trial.parts) for trial in self.trials}) != 1:
             raise ConfigError("problem.clients", "every trial must have the same number of clients, and at least one")
         if any(len(part) == 0 for trial in self.trials for part in trial.parts):
             raise ConfigError("problem.clients", "a client has no samples; every client needs at least one")
         if not self.layout.size:
             raise ConfigError("problem.model", "the model has no trainable parameters")
-        bound = self.regularizer.bind(self.layout) if self.beta else Zero()
+        bound = self.regularizer.bind(self.layout) if any(self.betas) else Zero()
         object.__setattr__(self, "regularizer", bound)
 
     @property
@@ -87,22 +104,43 @@ class Problem:
         return tuple(trial.seed for trial in self.trials)
 
     @property
+    def labels(self) -> tuple[int, ...]:
+        """What each trial is known by."""
+        return tuple(trial.seed if trial.label is None else trial.label for trial in self.trials)
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        """β of each trial."""
+        return tuple(self.beta if trial.beta is None else trial.beta for trial in self.trials)
+
+    @property
+    def weightings(self) -> tuple[Weighting, ...]:
+        """The weighting of each trial."""
+        return tuple(trial.weighting or self.weighting for trial in self.trials)
+
+    @property
     def composite(self) -> bool:
-        """Whether there is an h: β > 0 and h ≠ 0."""
-        return self.beta > 0 and not isinstance(self.regularizer, Zero)
+        """Whether there is an h: β > 0, in some trial, and h ≠ 0."""
+        return any(self.betas) and not isinstance(self.regularizer, Zero)
 
     @property
     def prox_modulus(self) -> float:
-        """βρ, the weak-convexity modulus of βh: a prox of step α is single-valued where αβρ < 1."""
-        return self.beta * self.regularizer.rho
+        """βρ, the weak-convexity modulus of βh, largest of all trials: a prox of step α needs αβρ < 1."""
+        return max(self.prox_moduli)
 
-    def restricted_to(self, seeds: Sequence[int]) -> "Problem":
+    @property
+    def prox_moduli(self) -> tuple[float, ...]:
+        """βρ of each trial."""
+        return tuple(beta * self.regularizer.rho for beta in self.betas)
+
+    def restricted_to(self, labels: Sequence[int]) -> "Problem":
         """The same problem with these trials only, in the order of this one."""
-        return replace(self, trials=tuple(trial for trial in self.trials if trial.seed in seeds))
+        chosen = zip(self.labels, self.trials, strict=True)
+        return replace(self, trials=tuple(trial for label, trial in chosen if label in labels))
 
     def averaged_model(self, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
         """A plain copy of the model that holds the parameters of one row `[d]` and these buffers."""
-        model = copy.deepcopy(self.model).to(device="cpu", dtype=row.dtype)
+        model = placed(self.model, torch.device("cpu"), row.dtype)
         state = {**self.layout.views(row), **buffers}
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

@@ -3,8 +3,8 @@
 `torch.vmap` makes one grouped convolution of them, for which cuDNN has no fast kernels and which needs every image
 transposed before and after; here it becomes one call of the Triton kernels in `depositum.kernels`.
 
-The operators take weights with their taps first, `[KH, KW, O, C]`, whose channels lie side by side; turning them is
-left to ordinary operations outside, which a compiler fuses with the update of the weights.
+The operators take weights with their taps first, `[KH, KW, O, C]`, whose channels lie side by side: they are turned by
+an operator of their own, and their gradients turned back by ordinary ones, which a compiler fuses with what follows.
 """
 
 from collections.abc import Sequence
@@ -54,12 +54,31 @@ def _(
     def first(z: Tensor, dim: int | None) -> Tensor:
         return z.expand(info.batch_size, *z.shape) if dim is None else z.movedim(dim, 0)
 
-    # Turned here, by an operation of its own.
-    weights = first(w, dims[1]).contiguous()
+    weights = _turned(first(w, dims[1]))
     return _rows(first(x, dims[0]), weights, None if bias is None else first(bias, dims[2]).contiguous(), *rest), 0
 
 
 # All rows at once.
+
+
+@torch.library.custom_op("depositum::taps_first", mutates_args=())
+def _turned(w: Tensor) -> Tensor:
+    """Weights `[r, KH, KW, O, C]` in that order in memory.
+
+    An operation of its own, so that a compiler makes the new models once, in full, before anything reads a part of
+    them; it would otherwise work out every part anew from what the models are made of.
+    """
+    from depositum.kernels.turning import taps_first
+
+    return taps_first(w)
+
+
+@_turned.register_fake
+def _(w: Tensor) -> Tensor:
+    return torch.empty(w.shape, dtype=w.dtype, device=w.device)
+
+
+_turned.register_autograd(lambda ctx, dy: dy)
 
 
 @torch.library.custom_op("depositum::row_convolution", mutates_args=())

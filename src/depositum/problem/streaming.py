@@ -5,6 +5,8 @@ captured as ever; the bus, not the GPU, then sets the pace.
 """
 
 import importlib.util
+import itertools
+import weakref
 
 import torch
 from torch import Tensor
@@ -36,13 +38,15 @@ class Streamed:
             )
         self.host = samples.contiguous().pin_memory()
         self.device, self.dtype, self.shape = device, samples.dtype, samples.shape
+        self._number = next(_numbers)
+        _numbered[self._number] = self
 
     def __len__(self) -> int:
         return len(self.host)
 
     def __getitem__(self, index: "Tensor | slice | list[int] | int") -> Tensor:
         if isinstance(index, Tensor):
-            gathered: Tensor = _gather(self.host, index)
+            gathered: Tensor = _gather(self._number, index)
             return gathered
         return self.host[index].to(self.device, non_blocking=True)
 
@@ -57,13 +61,20 @@ class Streamed:
         return self if dtype == self.dtype else Streamed(self.host.to(dtype), self.device)
 
 
+# The operation finds its samples by a number: whoever traces it need not know of memory on another device.
+
+_numbers = itertools.count()
+_numbered: weakref.WeakValueDictionary[int, Streamed] = weakref.WeakValueDictionary()
+
+
 @torch.library.custom_op("depositum::gather", mutates_args=())
-def _gather(host: Tensor, indices: Tensor) -> Tensor:
+def _gather(number: int, indices: Tensor) -> Tensor:
     from depositum.kernels.gather import gather
 
-    return gather(host, indices)
+    return gather(_numbered[number].host, indices)
 
 
 @_gather.register_fake
-def _(host: Tensor, indices: Tensor) -> Tensor:
+def _(number: int, indices: Tensor) -> Tensor:
+    host = _numbered[number].host
     return indices.new_empty(*indices.shape, *host.shape[1:], dtype=host.dtype)

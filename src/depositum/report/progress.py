@@ -1,9 +1,18 @@
-"""Progress of a run: a bar where there is a terminal, a line now and then where there is none."""
+"""Progress of a run, or of a sweep: a bar where there is a terminal, a line now and then where there is none."""
 
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from depositum.engines import Callback, Divergence, Loop
@@ -69,6 +78,84 @@ class ProgressBar(Callback):
     def on_end(self, loop: Loop) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class SweepProgress:
+    """Shows how far a sweep is, and the time left, at the pace it has had so far.
+
+    Without a terminal it prints a line when a group of cells begins, and at most one every `quiet_seconds` after.
+    """
+
+    def __init__(self, console: Console | None = None, quiet_seconds: float = 20.0) -> None:
+        self.console = console or Console(stderr=True)
+        self.quiet_seconds = quiet_seconds
+        self.callback: Callback = _Reporter(self)
+        self._bar: Progress | None = None
+        self._work = self._before = self._done = self._group_work = 0.0
+        self._title = self._name = ""
+
+    def begin(self, title: str, work: float) -> None:
+        """There is so much to do: iterations of rows."""
+        self._title, self._work = title, work
+        self._before = self._done = self._group_work = 0.0
+        self._began = self._said = time.perf_counter()
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+                console=self.console, transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task(title, total=work)
+            self._bar.start()
+
+    def group(self, name: str, cells: int, work: float) -> None:
+        """The next group of cells, with so much of the work, begins; the one before is done."""
+        self._before += self._group_work
+        self._done, self._group_work = 0.0, work
+        self._name = f"{name}, {cells} cell{'s' * (cells != 1)}"
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{self._title}: {self._name}", completed=self._before)
+        else:
+            self._line()
+
+    def advance(self, work: float) -> None:
+        """So much more of the group's work is done."""
+        self._done = min(self._done + work, self._group_work)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._before + self._done)
+        elif time.perf_counter() - self._said > self.quiet_seconds:
+            self._line()
+
+    def say(self, line: str) -> None:
+        """Print a line for a person."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """All is done, or was stopped."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _line(self) -> None:
+        self._said = time.perf_counter()
+        done = (self._before + self._done) / self._work if self._work else 1.0
+        left = f", about {duration((self._said - self._began) * (1 - done) / done)} left" if done else ""
+        self.say(f"{self._title}: {self._name}: {done:.0%} done{left}")
+
+
+class _Reporter(Callback):
+    """Tells a sweep what its loops have done."""
+
+    def __init__(self, sweep: SweepProgress) -> None:
+        self._sweep, self._t = sweep, 0
+
+    def on_start(self, loop: Loop) -> None:
+        self._t = loop.t
+        if loop.t:  # what an earlier sitting has done
+            self._sweep.advance(float(loop.t * loop.engine.oracle.rows))
+
+    def on_progress(self, loop: Loop) -> None:
+        self._sweep.advance(float((loop.t - self._t) * loop.engine.oracle.rows))
+        self._t = loop.t
 
 
 def _measures(records: list[dict[str, object]]) -> str:

@@ -1,6 +1,7 @@
 """A run's folder: configuration, history, checkpoints, resumption."""
 
 from depositum.runs.build import build_problem, build_simulator
+from depositum.runs.cells import execute_cells
 from depositum.runs.config import Config, apply_override, dump, load, parse
 from depositum.runs.execute import RunResult, execute
 from depositum.runs.folder import RunFolder
@@ -15,6 +16,7 @@ __all__ = [
     "build_simulator",
     "dump",
     "execute",
+    "execute_cells",
     "execute_together",
     "load",
     "meet",

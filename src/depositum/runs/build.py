@@ -6,15 +6,21 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from depositum import data, models
 from depositum.data import Dataset, Samples
+from depositum.data.holdout import hold_out
 from depositum.engines import Simulator
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
+from depositum.models import LoraModel
 from depositum.problem import Problem, Trial, as_loss
 from depositum.registry import Spec
 from depositum.runs.config import Config
+
+#: Each client's samples, given the seed.
+Parts = Callable[[int], Sequence[NDArray[np.int64]]]
 
 
 def build_problem(config: Config, base: Path | None = None) -> Problem:
@@ -22,31 +28,42 @@ def build_problem(config: Config, base: Path | None = None) -> Problem:
 
     Within a seed every method sees the same partition and the same initial model, whatever the algorithm.
     """
-    dataset, section = load_data(config, base), config.problem
-
-    def parts(seed: int) -> Sequence[NDArray[np.int64]]:
-        chosen = seed if section.partition_seed is None else section.partition_seed
-        return data.partition(section.partition, dataset, section.clients, chosen)
-
-    return problem_of(config, dataset, parts, base)
+    dataset = load_data(config, base)
+    return problem_of(config, dataset, _partition(config, dataset), base)
 
 
-def problem_of(
-    config: Config, dataset: Dataset, parts: Callable[[int], Sequence[NDArray[np.int64]]], base: Path | None = None
-) -> Problem:
+def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> Problem:
+    """One problem of configurations that differ in β, partition, weighting and seeds alone: the trials of all.
+
+    Trials are in the order of configurations and their seeds, and their labels are their places.
+    """
+    dataset = load_data(configs[0], base)
+    first = problem_of(configs[0], dataset, _partition(configs[0], dataset), base)
+    starts = {trial.seed: trial.start for trial in first.trials}
+    trials: list[Trial] = []
+    for config in configs:
+        section, parts = config.problem, _partition(config, dataset)
+        for seed in config.run.seeds:
+            if seed not in starts:
+                starts[seed] = _start(config, first.train, dataset.classes or 1, seed, base)
+            own = {"label": len(trials), "beta": section.beta, "weighting": section.weighting}
+            trials.append(Trial(seed, starts[seed], parts(seed), **own))  # type: ignore[arg-type]
+    # Of a first configuration with β = 0, the problem has forgotten h.
+    return replace(first, trials=tuple(trials), regularizer=configs[0].make_regularizer())
+
+
+def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None = None) -> Problem:
     """The problem of a configuration with this data, of which each seed's clients have these parts."""
     section = config.problem
     train, test = _prepared(dataset, section.model)
     shape = tuple(train.inputs.shape[1:])
     outputs = dataset.classes or 1
-    trials = []
-    for seed in config.run.seeds:
-        own = models.build(section.model, shape, outputs, seed, base)
-        start = Layout.of(own).row({k: p.detach() for k, p in own.named_parameters()})
-        trials.append(Trial(seed, start, parts(seed)))
+    trials = [Trial(seed, _start(config, train, outputs, seed, base), parts(seed)) for seed in config.run.seeds]
     # What is not trained (frozen parameters, first buffers) is shared by all seeds, so it must not depend on them.
     model = models.build(section.model, shape, outputs, 0, base)
-    loss = section.loss or ("cross-entropy" if dataset.classes else "mse")
+    loss = section.loss or _usual_loss(config, dataset)
+    if isinstance(model, LoraModel):
+        _check_tokens(model, train, test)
     return Problem(
         model=model,
         loss=as_loss(loss),
@@ -60,11 +77,19 @@ def problem_of(
 
 
 def load_data(config: Config, base: Path | None = None) -> Dataset:
-    """The dataset of a configuration."""
+    """The dataset of a configuration; a held-out part of the training samples takes the place of the test data."""
+    section = config.problem
     try:
-        return data.load(config.problem.dataset, base, config.problem.clients)
+        tokenizer = models.tokenizer_of(section.model, base)
+        dataset = data.load(section.dataset, base, section.clients, tokenizer)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
+    if not section.holdout:
+        return dataset
+    try:
+        return hold_out(dataset, section.holdout, section.partition_seed or 0)
+    except DataError as error:
+        raise DataError(f"problem.holdout: {error}") from None
 
 
 def build_simulator(config: Config, base: Path | None = None, backend: str = "auto") -> Simulator:
@@ -72,25 +97,61 @@ def build_simulator(config: Config, base: Path | None = None, backend: str = "au
 
     `backend` is the one that an earlier sitting found fastest, which a run that leaves it open keeps.
     """
+    return simulator_of([config], build_problem(config, base), base, backend)
+
+
+def simulator_of(configs: Sequence[Config], problem: Problem, base: Path | None, backend: str = "auto") -> Simulator:
+    """The simulator of a problem that these configurations make: one, or several side by side."""
+    config = configs[0]
     network = config.make_network(base)
     settings = config.engine_settings()
     if settings.backend == "auto" and settings.resolve_device().type == "cpu":
         settings = replace(settings, backend=backend)  # type: ignore[arg-type]
     return Simulator(
-        build_problem(config, base),
+        problem,
         network,
-        config.make_algorithm(),
+        [config.make_algorithm() for config in configs for _ in config.run.seeds],
         period=config.run.period,
         batch_size=config.run.batch_size,
         settings=settings,
     )
 
 
+def _usual_loss(config: Config, dataset: Dataset) -> str:
+    if data.is_text(config.problem.dataset):
+        return "tokens"
+    return "cross-entropy" if dataset.classes else "mse"
+
+
+def _check_tokens(model: LoraModel, *parts: Samples | None) -> None:
+    """Refuse a tokenizer whose tokens the base does not know; on a GPU they would end the process."""
+    largest = max(int(part.inputs.max()) for part in parts if part is not None)
+    if largest >= (known := model.base.vocabulary):
+        said = f"the base knows tokens 0 … {known - 1}, but the tokenizer gives a token {largest}"
+        raise ConfigError("problem.model.lora.tokenizer", f"{said}; they do not belong together")
+
+
+def _partition(config: Config, dataset: Dataset) -> Parts:
+    section = config.problem
+
+    def parts(seed: int) -> Sequence[NDArray[np.int64]]:
+        chosen = seed if section.partition_seed is None else section.partition_seed
+        return data.partition(section.partition, dataset, section.clients, chosen)
+
+    return parts
+
+
+def _start(config: Config, train: Samples, outputs: int, seed: int, base: Path | None) -> Tensor:
+    """The initial model of a seed, `[d]`."""
+    own = models.build(config.problem.model, tuple(train.inputs.shape[1:]), outputs, seed, base)
+    return Layout.of(own).row({k: p.detach() for k, p in own.named_parameters()})
+
+
 def _prepared(dataset: Dataset, model: Spec) -> tuple[Samples, Samples | None]:
     """The samples as the model takes them (the CNN's images are resized once, here)."""
 
     def prepare(samples: Samples) -> Samples:
-        return Samples(models.prepare(model, samples.inputs), samples.targets)
+        return replace(samples, inputs=models.prepare(model, samples.inputs))
 
     if not len(dataset.train.targets):
         raise ConfigError("problem.dataset", "has no training samples")

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm
 from depositum.data.own import CLIENT
+from depositum.data.text import arguments
 from depositum.engines import EngineSettings
 from depositum.engines.processes import EncodingName, ProcessSettings
 from depositum.engines.processes.measures import Evaluate
@@ -50,6 +51,7 @@ class ProblemSection(Section):
     weighting: Weighting = "uniform"
     regularizer: Named | list[dict[str, Any]] = "zero"
     beta: float = 1e-5
+    holdout: float = 0.0
 
 
 class NetworkSection(Section):
@@ -147,8 +149,16 @@ class Config(Section):
     @property
     def files_of_clients(self) -> str | None:
         """The pattern by which each client has a file of its own, where the dataset is one."""
-        dataset = self.problem.dataset
+        text = arguments(self.problem.dataset)
+        dataset = self.problem.dataset if text is None else text.get("file")
         return dataset if isinstance(dataset, str) and CLIENT in dataset else None
+
+    def with_file(self, file: str) -> Named:
+        """The dataset that one file is, of those that the pattern stands for."""
+        text = arguments(self.problem.dataset)
+        if text is None:
+            return file
+        return {"instructions": {**{k: v for k, v in text.items() if k != "test_file"}, "file": [file]}}
 
     def check(self, base: Path | None = None, held: Held | None = None) -> None:
         """Refuse whatever can be refused before data is loaded; of a process among many, that can be refused there."""
@@ -169,12 +179,15 @@ class Config(Section):
             )
         if problem.beta < 0:
             raise ConfigError("problem.beta", f"{problem.beta!r} given; it must be a number ≥ 0")
+        if not 0 <= problem.holdout < 1:
+            raise ConfigError("problem.holdout", f"{problem.holdout!r} given; it must be a number in [0, 1)")
         if problem.loss is not None:
             LOSSES.parse(problem.loss, "problem.loss")
         self._check_data(base, held)
         if problem.partition is not None:
             data.PARTITIONS.parse(problem.partition, "problem.partition")
         models.check(problem.model, "problem.model", base)
+        self._check_text(base)
         method = self.make_algorithm()
         regularizer = self.make_regularizer()
         composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
@@ -192,12 +205,32 @@ class Config(Section):
         if held is not None:
             clients = held(problem.clients)  # refuses what cannot be shared
             if self.files_of_clients is not None:
-                files = [self.files_of_clients.replace(CLIENT, str(client)) for client in clients]
+                files = [self.with_file(self.files_of_clients.replace(CLIENT, str(client))) for client in clients]
         try:
             for file in files:
                 data.check(file, "problem.dataset", base, problem.clients)
         except DataError as error:
             raise DataError(f"problem.dataset: {error}") from None
+
+    def _check_text(self, base: Path | None) -> None:
+        """Refuse a language model without texts, or texts without one, and what texts have another setting for."""
+        problem, reads = self.problem, models.tokenizer_of(self.problem.model, base) is not None
+        text = data.is_text(problem.dataset)
+        if text and not reads:
+            raise ConfigError("problem.model", f"{problem.model!r} given, but the dataset is text; use {{ lora = … }}")
+        if reads and not text:
+            raise ConfigError(
+                "problem.dataset",
+                f"{problem.dataset!r} given, but 'lora' needs text: 'dolly' or {{ instructions = … }}",
+            )
+        if not text:
+            return
+        if problem.loss not in (None, "tokens"):
+            raise ConfigError("problem.loss", f"{problem.loss!r} given; of a language model it is 'tokens'")
+        if problem.holdout:
+            raise ConfigError("problem.holdout", "given; texts have parts of their own: write evaluate = 'validation'")
+        if self.metrics.smoothness == "measure":
+            raise ConfigError("metrics.smoothness", "'measure' given; of a language model it is not measured")
 
     def _check_among_processes(self) -> None:
         """Refuse what needs all data in one place."""
@@ -209,6 +242,11 @@ class Config(Section):
             raise ConfigError(
                 "problem.partition",
                 f"{self.problem.partition!r} given, but each process loads its own clients' files only; leave it out",
+            )
+        if self.files_of_clients is not None and self.problem.holdout:
+            raise ConfigError(
+                "problem.holdout",
+                f"{self.problem.holdout!r} given, but each process loads its own clients' files only; leave it out",
             )
 
     def _check_metrics(self, prox_modulus: float) -> None:
@@ -270,10 +308,18 @@ def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, h
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
     for override in overrides:
         apply_override(table, override)
-    register_own_method(table, path.parent)
+    return from_table(table, path.parent, method, held)
+
+
+def from_table(
+    table: dict[str, Any], base: Path | None = None, method: str | None = None, held: Held | None = None
+) -> Config:
+    """The configuration that a file's table means, checked in full; its paths start from `base`."""
+    base = base or Path()
+    register_own_method(table, base)
     table = for_method(table, list(Config.model_fields), method)
-    config = parse(_with_absolute_paths(table, path.parent))
-    config.check(path.parent, held)
+    config = parse(_with_absolute_paths(table, base))
+    config.check(base, held)
     return config
 
 
@@ -284,9 +330,27 @@ def _with_absolute_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
         if not isinstance(inside, dict):
             continue  # refused when it is parsed
         value = inside.get(key)
-        if isinstance(value, str) and value not in data.DATASETS and ((base / value).exists() or CLIENT in value):
-            inside[key] = str((base / value).resolve())
+        if isinstance(value, str) and value not in data.DATASETS:
+            inside[key] = _absolute(value, base)
+    for key, name, files in (
+        ("dataset", "instructions", ("file", "test_file")),
+        ("model", "lora", ("base", "tokenizer")),
+    ):
+        chosen = table["problem"].get(key) if isinstance(table.get("problem"), dict) else None
+        if isinstance(chosen, dict) and name in chosen:
+            given = chosen[name] if isinstance(chosen[name], dict) else {files[0]: chosen[name]}
+            named = {file: _absolute(given[file], base) for file in files if file in given}
+            table["problem"] = {**table["problem"], key: {**chosen, name: {**given, **named}}}
     return table
+
+
+def _absolute(value: Any, base: Path) -> Any:
+    """A file that is there, or a pattern of files, named in full; anything else as it is."""
+    if isinstance(value, list):
+        return [_absolute(one, base) for one in value]
+    if isinstance(value, str) and ((base / value).exists() or CLIENT in value):
+        return str((base / value).resolve())
+    return value
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:

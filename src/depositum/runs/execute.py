@@ -8,9 +8,11 @@ from typing import Any
 from depositum.engines import Callback, Divergence, Loop, Simulator, Snapshot
 from depositum.errors import DivergedError, RunError
 from depositum.metrics import History, MetricSettings
+from depositum.models import LoraModel
 from depositum.problem import Problem
 from depositum.problem.constants import smoothness
 from depositum.runs import checkpoint, parts
+from depositum.runs.adapter import write_adapter
 from depositum.runs.build import build_simulator
 from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
@@ -142,10 +144,15 @@ def metric_settings(config: Config, simulator: Simulator) -> MetricSettings:
 
 
 def write_models(folder: RunFolder, loop: Loop, write: bool = True) -> None:
-    """The averaged model of every seed, as plain state dictionaries; of several processes, one writes, and all ask."""
+    """The averaged model of every seed, as a plain state dictionary or as an adapter.
+
+    Of several processes, one writes, and all ask.
+    """
     snapshot = loop.snapshot
     for seed in snapshot.seeds:
         row, buffers = loop.averaged(seed)
-        if write:
-            model = loop.engine.problem.averaged_model(row, buffers)
-            folder.write_model(model, seed, first=seed == snapshot.seeds[0])
+        first = seed == snapshot.seeds[0]
+        if isinstance(loop.engine.problem.model, LoraModel):
+            write_adapter(folder, loop, seed, row, first=first, write=write)
+        elif write:
+            folder.write_model(loop.engine.problem.averaged_model(row, buffers), seed, first=first)

@@ -115,6 +115,14 @@ class RunFolder:
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
         checkpoint.write_part(path, tensors).replace(path)
 
+    def read_table(self, name: str) -> list[dict[str, Any]]:
+        """The records of a CSV file; none if there is no such file."""
+        return _read(self.path / name)
+
+    def write_table(self, name: str, columns: tuple[str, ...], records: Iterable[dict[str, Any]]) -> None:
+        """Write a CSV file whole."""
+        self._write(name, _csv(columns, records, header=True))
+
     def _write(self, name: str, text: str, by: str = "") -> None:
         """Write a file whole or not at all."""
         part = self.path / f"{name}{by}{PART}"

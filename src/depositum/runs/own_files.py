@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from depositum import data
+from depositum import data, models
 from depositum.data import Dataset, Samples
 from depositum.data.own import CLIENT, test_file
+from depositum.data.text import arguments
 from depositum.engines.processes import Group
 from depositum.engines.processes.own_data import placeholder
 from depositum.errors import DataError
+from depositum.models import LoraModel
 from depositum.problem import Problem
 from depositum.runs.build import problem_of
 from depositum.runs.config import Config
@@ -26,10 +28,10 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
     assert config.files_of_clients is not None
     pattern = config.files_of_clients
     with group.together("load the data"):
-        files = [_load(pattern.replace(CLIENT, str(client)), base) for client in held]
-        beside = test_file((base or Path()) / pattern)
-        test = _load(str(beside), base) if beside is not None else None
-    facts = group.tell([_facts(file) for file in files] + ([_facts(test)] if test else []), "load the data")
+        files = [_load(config, pattern.replace(CLIENT, str(client)), base) for client in held]
+        beside = _test_file(config, (base or Path()) / pattern)
+        test = _load(config, str(beside), base) if beside is not None else None
+    facts = group.tell([_facts(config, file) for file in [*files, *([test] if test else [])]], "load the data")
     with group.together("compare the data"):
         everyone = [fact for told in facts for fact in told]
         _check_alike(group, facts)
@@ -44,18 +46,33 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
             torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
         )
         dataset = Dataset(pattern, train, test.train if test else None, classes)
-        return problem_of(config, dataset, lambda seed: parts, base)
+        problem = problem_of(config, dataset, lambda seed: parts, base)
+        digest = problem.model.base.digest() if isinstance(problem.model, LoraModel) else ""
+    digests = group.tell(digest, "compare the models")
+    with group.together("compare the models"):
+        if digest != digests[0]:
+            where = f"on {group.name(group.rank)} are not those on {group.name(0)}"
+            raise DataError(f"problem.model.lora.base: the weights {where}; every process needs the same")
+    return problem
 
 
-def _load(file: str, base: Path | None) -> Dataset:
+def _test_file(config: Config, pattern: Path) -> str | Path | None:
+    """The test data: of texts the file that is named, else the one beside the clients'."""
+    text = arguments(config.problem.dataset)
+    return (text or {}).get("test_file") or test_file(pattern)
+
+
+def _load(config: Config, file: str, base: Path | None) -> Dataset:
     try:
-        return data.load(file, base)
+        return data.load(config.with_file(file), base, tokenizer=models.tokenizer_of(config.problem.model, base))
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
 
 
-def _facts(dataset: Dataset) -> dict[str, Any]:
+def _facts(config: Config, dataset: Dataset) -> dict[str, Any]:
+    text = arguments(config.problem.dataset) or {}
     return {
+        "settings": {key: value for key, value in sorted(text.items()) if key not in ("file", "test_file")},
         "shape": list(dataset.train.inputs.shape[1:]),
         "classes": dataset.classes,
         "samples": len(dataset.train),
@@ -70,6 +87,9 @@ def _check_alike(group: Group, facts: list[list[dict[str, Any]]]) -> None:
         here, there = ("is" if len(part) > len(min(mine, first, key=len)) else "is not" for part in (mine, first))
         raise DataError(f"problem.dataset: the test file {here} there {where} {there} on {group.name(0)}")
     for fact in mine:
+        if fact["settings"] != first[0]["settings"]:
+            settings = f"{fact['settings']} {where} {first[0]['settings']}"
+            raise DataError(f"problem.dataset: the settings of texts are {settings} on {group.name(0)}")
         if fact["shape"] != first[0]["shape"]:
             shapes = f"{tuple(fact['shape'])} {where} {tuple(first[0]['shape'])}"
             raise DataError(f"problem.dataset: samples have shape {shapes} on {group.name(0)}")

@@ -1,0 +1,197 @@
+"""What clients cost a language model: an iteration of n clients against a plain training step on the same sequences.
+
+    python benchmarks/lora.py                          # a model of Qwen2.5-0.5B's shape, random weights; GPU if any
+    python benchmarks/lora.py --base Qwen/Qwen2.5-0.5B # or a folder, or a .gguf file
+    python benchmarks/lora.py --tiny                   # a model of a few thousand weights, to see that it runs
+
+The plain step is `peft` alone: one adapter, one batch of all clients' sequences, forward, backward, and a step of plain
+gradient descent. An iteration here gives each client an adapter of its own, its own gradient, and then momentum, a prox
+and an exchange (DEPOSITUM, MCP, complete graph). Weights and sequences are random where no base is named: neither time
+nor memory depends on them. Memory is the most that torch held on the device (on a CPU: of the process).
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from depositum import models, networks
+from depositum.algorithms import Depositum
+from depositum.data import TokenSamples
+from depositum.data.text import IGNORED
+from depositum.engines import EngineSettings, Simulator
+from depositum.layout import Layout
+from depositum.problem import Problem, Trial, as_loss
+from depositum.regularizers import MCP
+
+#: Qwen2.5-0.5B's, and one that takes no time.
+SHAPES: dict[str, dict[str, int]] = {
+    "0.5B": {
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4_864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+    },
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    },
+}
+
+
+def random_base(folder: Path, shape: str) -> str:
+    """A model of this shape with random weights, in bfloat16."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[shape], tie_word_embeddings=True, max_position_embeddings=1024))
+    finally:
+        torch.set_default_dtype(before)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def problem_of(base: str, rank: int, clients: int, batch: int, length: int) -> Problem:
+    """`batch` sequences for each client, of which the latter half of `length` tokens is to be predicted."""
+    model = models.build({"lora": {"base": base, "rank": rank}}, (length,), 1, 0)
+    assert isinstance(model, models.LoraModel)
+    tokens = torch.randint(0, model.base.vocabulary, (clients * batch, length + 1))
+    targets = tokens[:, 1:].clone()
+    targets[:, : length // 2] = IGNORED
+    layout = Layout.of(model)
+    start = layout.row({name: p.detach() for name, p in model.named_parameters()})
+    parts = list(np.split(np.arange(clients * batch), clients))
+    return Problem(
+        model=model,
+        loss=as_loss("tokens"),
+        train=TokenSamples(tokens[:, :-1].clone(), targets),
+        trials=(Trial(0, start, parts),),
+        regularizer=MCP(lam=1.0, theta=5.0),
+        beta=1e-5,
+    )
+
+
+def plain_steps(base: str, rank: int, problem: Problem, device: torch.device, precision: str) -> Callable[[int], None]:
+    """So many training steps of peft's own on all sequences at once."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    frozen = torch.bfloat16 if precision == "bf16" else torch.float32
+    loaded = AutoModelForCausalLM.from_pretrained(base, dtype=frozen)
+    adapted: Any = get_peft_model(loaded, LoraConfig(r=rank, lora_alpha=16, task_type="CAUSAL_LM")).to(device)
+    trained = [p for p in adapted.parameters() if p.requires_grad]
+    ids = problem.train.inputs.to(device)
+    labels = ids.clone()
+    labels[:, : ids.shape[1] // 2] = IGNORED
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                loss = adapted(input_ids=ids, labels=labels, use_cache=False).loss
+            for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+                parameter.data.add_(gradient, alpha=-0.01)
+
+    return steps
+
+
+def seconds(step: Callable[[int], object], steps: int, device: torch.device) -> float:
+    """The time of one of `steps` steps, the best of three goes, after warming up."""
+    step(steps)
+    times = []
+    for _ in range(3):
+        _wait(device)
+        began = time.perf_counter()
+        step(steps)
+        _wait(device)
+        times.append((time.perf_counter() - began) / steps)
+    return min(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def gibibytes(device: torch.device) -> float:
+    """The most memory so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def forget(device: torch.device) -> None:
+    """Measure memory anew from here."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def simulator_of(problem: Problem, batch: int, device: str, precision: str, backend: str, compile: str) -> Simulator:
+    settings = EngineSettings(device, "float32", precision, backend, compile)  # type: ignore[arg-type]
+    network = networks.complete(problem.n)
+    simulator = Simulator(problem, network, Depositum(alpha=0.01, gamma=0.5), batch_size=batch, settings=settings)
+    simulator.start()
+    return simulator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", help="a folder, a .gguf file or a hub name; random weights if not given")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", help="default: bf16 on a GPU, float32 on a CPU")
+    parser.add_argument("--clients", type=int, nargs="+", default=[3, 16])
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--length", type=int, default=192)
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compile", default="never", choices=["never", "always"])
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {given.batch}, length {given.length}")
+    with tempfile.TemporaryDirectory() as folder:
+        base = given.base or random_base(Path(folder) / "base", "tiny" if given.tiny else "0.5B")
+        for clients in given.clients:
+            torch.manual_seed(0)
+            problem = problem_of(base, given.rank, clients, given.batch, given.length)
+            print(f"n = {clients}, d = {problem.layout.size:,}")
+            forget(device)
+            plain = plain_steps(base, given.rank, problem, device, precision)
+            alone = seconds(plain, given.steps, device)
+            print(f"  peft alone     {1e3 * alone:9.2f} ms            {gibibytes(device):7.2f} GiB")
+            del plain
+            for backend in ("vmap", "loop"):
+                forget(device)
+                simulator = simulator_of(problem, given.batch, given.device, precision, backend, given.compile)
+                took = seconds(simulator.advance, given.steps, device)
+                memory, base_size = gibibytes(device), _frozen(simulator) / 2**30
+                ratio = f"{took / alone:5.2f} times"
+                print(f"  {backend:<14} {1e3 * took:9.2f} ms {ratio} {memory:7.2f} GiB (base {base_size:.2f})")
+                del simulator
+
+
+def _frozen(simulator: Simulator) -> int:
+    """Bytes of frozen weights on the device, each piece of memory once."""
+    weights = [p for p in simulator.oracle.model.model.parameters() if not p.requires_grad]
+    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in weights}.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Text as samples of a language model: a prompt and its response as token ids, of which the response is to be learnt.
+
+A sequence is the prompt, the response and the end-of-sequence token, cut after `max_length` tokens. One whose response
+is cut off entirely has nothing to learn: it is left out, and how many are is said.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from depositum import pretrained
+from depositum.data import files, instructions
+from depositum.data.dataset import Dataset, Samples
+from depositum.data.instructions import TEMPLATE, Record
+from depositum.errors import ConfigError, DataError
+
+#: The target at a position that is to predict nothing: of the prompt, or behind the end.
+IGNORED = -100
+#: The paper's.
+MAX_LENGTH = 192
+#: Sequences are filled up to a multiple of this: products on a GPU are faster so.
+ALIGNED = 8
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSamples(Samples):
+    """Sequences of token ids `[N, L]`, and `[N, L]` the token that each position is to predict, or `IGNORED`.
+
+    Sequences shorter than L are filled up at their end, where a causal model's earlier positions do not see it.
+    """
+
+    categories: tuple[str, ...] = ()  #: names of the kinds of tasks
+    category: Tensor | None = None  #: `[N]` int64, the place of a sample's kind in `categories`
+
+    @property
+    def terms(self) -> Tensor:
+        """How many tokens of each sample are to be predicted, `[N]`."""
+        return (self.targets != IGNORED).sum(1)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Records to train on and to test with, and how they become tokens; which tokens, the model says.
+
+    Attributes
+    ----------
+    owners
+        How many of `train` each client has, in order, where each has a file of its own.
+    shares
+        Of `train`, the shares of a validation and a test part, where there is no test file.
+    """
+
+    name: str
+    train: Sequence[Record]
+    test: Sequence[Record] | None = None
+    owners: Sequence[int] | None = None
+    template: str = TEMPLATE
+    max_length: int = MAX_LENGTH
+    shares: tuple[float, float] = (0.0, 0.0)
+    split_seed: int = 0
+    evaluate: Literal["validation", "test"] = "test"
+    samples: int | None = None
+
+    def tokenised(self, tokenizer: str) -> Dataset:
+        """The dataset that a model with this tokenizer takes."""
+        read = load_tokenizer(tokenizer)
+        given = [*self.train, *(self.test or ())]
+        names = tuple(sorted({record.category for record in given if record.category}))
+        whole = self._samples(given, read, names)
+        kept = whole.terms > 0
+        self._tell_of_dropped(kept)
+        places = torch.arange(len(kept))
+        train, test = places[: len(self.train)], places[len(self.train) :]
+        owners = None
+        if self.owners is not None:
+            parts = [part[kept[part]] for part in torch.split(train, list(self.owners))]
+            for client, part in enumerate(parts):
+                if not len(part):
+                    raise DataError(f"{self.name}: client {client} has no sequence whose response fits max_length")
+            ends = np.cumsum([len(part) for part in parts])
+            owners = tuple(np.split(np.arange(ends[-1]), ends[:-1]))
+        train, test = train[kept[train]], test[kept[test]]
+        if self.test is None and self.owners is None:
+            train, test = self._split(train, given) if len(train) else (train, test)
+        if not len(train):
+            raise DataError(f"{self.name}: no sequence is left to train on; raise max_length, or lower the shares")
+        return Dataset(self.name, _rows(whole, train), _rows(whole, test) if len(test) else None, None, owners)
+
+    def _split(self, places: Tensor, records: Sequence[Record]) -> tuple[Tensor, Tensor]:
+        """Places of the training part, and of the one that is evaluated."""
+        categories = np.asarray([records[place].category for place in places.tolist()])
+        if self.samples is not None and self.samples < len(places):
+            chosen, _ = instructions.split(categories, [self.samples / len(places)], self.split_seed)
+            places, categories = places[torch.from_numpy(chosen)], categories[chosen]
+        validation, test, train = instructions.split(categories, self.shares, self.split_seed)
+        evaluated = validation if self.evaluate == "validation" else test
+        return places[torch.from_numpy(train)], places[torch.from_numpy(evaluated)]
+
+    def _samples(self, records: Sequence[Record], tokenizer: Any, names: tuple[str, ...]) -> TokenSamples:
+        """All records as token ids; the response of one that is too long is cut, perhaps to nothing."""
+        with pretrained.quiet():
+            prompts: list[list[int]] = tokenizer([r.prompt(self.template) for r in records])["input_ids"]
+            responses: list[list[int]] = tokenizer([r.response for r in records], add_special_tokens=False)["input_ids"]
+        end = tokenizer.eos_token_id
+        # The last token is predicted, and predicts nothing.
+        length = -(-(self.max_length - 1) // ALIGNED) * ALIGNED
+        inputs = np.full((len(records), length), 0 if end is None else end)
+        targets = np.full((len(records), length), IGNORED)
+        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            if prompt and prompt[-1] == end:
+                prompt.pop()  # some tokenizers end whatever they are given
+            sequence = [*prompt, *response, *([] if end is None else [end])][: self.max_length]
+            inputs[i, : len(sequence) - 1] = sequence[:-1]
+            first = max(len(prompt), 1)  # nothing predicts the first token of all
+            targets[i, first - 1 : len(sequence) - 1] = sequence[first:]
+        codes = torch.tensor([names.index(r.category) if r.category else len(names) for r in records])
+        if any(not record.category for record in records) and names:
+            names = (*names, "other")
+        return TokenSamples(torch.from_numpy(inputs), torch.from_numpy(targets), names, codes if names else None)
+
+    def _tell_of_dropped(self, kept: Tensor) -> None:
+        dropped = int((~kept).sum())
+        if dropped:
+            warnings.warn(
+                f"{self.name}: {dropped} of {len(kept)} sequences are left out, since their prompts alone fill the "
+                f"max_length of {self.max_length} tokens",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def dolly(
+    max_length: Annotated[int, Field(ge=2)] = MAX_LENGTH,
+    template: str = TEMPLATE,
+    validation: Share = 0.1,
+    test: Share = 0.1,
+    evaluate: Literal["validation", "test"] = "test",
+    split_seed: int = 0,
+    samples: Annotated[int, Field(ge=1)] | None = None,
+) -> Text:
+    """Dolly-15k: 15,011 instructions of eight categories, written by people.
+
+    The parts for validation and test take the same share of every category; `evaluate` says on which of them models are
+    measured. `samples` takes so many records only, of every category alike.
+    """
+    (content,) = files.read("dolly").values()
+    records = instructions.parse(content, "dolly")
+    return _checked(
+        Text(
+            "dolly",
+            records,
+            template=template,
+            max_length=max_length,
+            shares=(validation, test),
+            split_seed=split_seed,
+            evaluate=evaluate,
+            samples=samples,
+        )
+    )
+
+
+def own_instructions(
+    file: str | list[str],
+    test_file: str | None = None,
+    fields: dict[str, str] | None = None,
+    max_length: Annotated[int, Field(ge=2)] = MAX_LENGTH,
+    template: str = TEMPLATE,
+    validation: Share = 0.1,
+    test: Share = 0.1,
+    evaluate: Literal["validation", "test"] = "test",
+    split_seed: int = 0,
+    samples: Annotated[int, Field(ge=1)] | None = None,
+) -> Text:
+    """A person's own: one file, or a list of one per client.
+
+    Of one file, parts are kept for validation and test, of every category alike, unless there is a `test_file`.
+    Clients' own files are trained on in full. `fields` says by which names a file has them.
+    """
+    name = file if isinstance(file, str) else f"{file[0]} and {len(file) - 1} more" if file[1:] else "".join(file)
+    instructions.check_fields(fields or {}, "problem.dataset.instructions.fields")
+    parts = [instructions.read(Path(path), fields) for path in ([file] if isinstance(file, str) else file)]
+    return _checked(
+        Text(
+            name,
+            [record for part in parts for record in part],
+            None if test_file is None else instructions.read(Path(test_file), fields),
+            None if isinstance(file, str) else [len(part) for part in parts],
+            template=template,
+            max_length=max_length,
+            shares=(validation, test),
+            split_seed=split_seed,
+            evaluate=evaluate,
+            samples=samples,
+        )
+    )
+
+
+def _checked(text: Text) -> Text:
+    instructions.check_template(text.template, "problem.dataset.template")
+    if sum(text.shares) >= 1:
+        given = f"{text.shares[0]:g} and test = {text.shares[1]:g}"
+        raise ConfigError("problem.dataset.validation", f"{given} given; together they must be below 1")
+    return text
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a pretrained model, of Hugging Face's kind."""
+    return pretrained.read("AutoTokenizer", name, "problem.model.lora")
+
+
+def _rows(samples: TokenSamples, places: Tensor) -> TokenSamples:
+    """Some of the samples, in this order."""
+    category = None if samples.category is None else samples.category[places]
+    return replace(samples, inputs=samples.inputs[places], targets=samples.targets[places], category=category)
+
+
+def arguments(spec: object) -> dict[str, Any] | None:
+    """What a person gave of instructions of their own, `{ instructions = … }`; None if it is something else."""
+    if not isinstance(spec, Mapping) or list(spec) != ["instructions"]:
+        return None
+    given = spec["instructions"]
+    return dict(given) if isinstance(given, Mapping) else {"file": given}

@@ -1,0 +1,76 @@
+"""Pretrained language models and tokenizers by name: where one lies, and whether the libraries that read it are here.
+
+A name is a folder as Hugging Face's `save_pretrained` leaves it, a `.gguf` file, or a model's name on their hub.
+"""
+
+import importlib.util
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from depositum.errors import ConfigError
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def check(name: str, key: str) -> None:
+    """Refuse, before anything is read, a name that leads nowhere, or any if the libraries are not installed."""
+    missing = [library for library in ("transformers", "peft") if importlib.util.find_spec(library) is None]
+    if missing:
+        raise ConfigError(key, f"needs {' and '.join(missing)}; run: pip install 'depositum[llm]'")
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(key, f"{name!r} given, but there is no such file")
+        if importlib.util.find_spec("gguf") is None:
+            raise ConfigError(key, "a .gguf file needs gguf; run: pip install 'depositum[llm]'")
+    elif path.is_dir():
+        if not any((path / file).is_file() for file in ("config.json", "tokenizer.json", "tokenizer_config.json")):
+            raise ConfigError(key, f"{name!r} given, but that folder has no config.json; it holds no pretrained model")
+    elif path.exists():
+        raise ConfigError(key, f"{name!r} given; it must be a folder, a .gguf file or a name on the Hugging Face hub")
+    elif not _HUB.fullmatch(name):
+        raise ConfigError(key, f"{name!r} given, but there is no such folder or file")
+
+
+def read(reader: str, name: str, key: str, **options: Any) -> Any:
+    """What one of transformers' classes reads from a name (`"AutoTokenizer"`), or in one line why it cannot."""
+    check(name, key)
+    import transformers
+
+    path = Path(name).expanduser()
+    place: Path | str = path if path.is_dir() else name
+    if path.suffix == ".gguf":
+        place, options = path.parent, {**options, "gguf_file": path.name}
+    try:
+        with quiet():
+            return getattr(transformers, reader).from_pretrained(place, **options)
+    except Exception as error:  # files of others may hold anything
+        said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and place == name and "couldn't connect" in said:
+            said = (
+                "the Hugging Face hub cannot be reached, and it was not fetched before; name a folder or a .gguf file"
+            )
+        raise ConfigError(key, f"{name!r} cannot be read: {said[:300]}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the libraries from drawing progress bars and telling of their defaults."""
+    from transformers.utils import logging as theirs
+
+    logging: Any = theirs
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
