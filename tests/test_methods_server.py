@@ -415,7 +415,7 @@ def test_no_prox_step_is_larger_than_promised(method: Algorithm, period: int, mo
     original = oracle.prox
 
     def noted(z: torch.Tensor, step: float | torch.Tensor) -> torch.Tensor:
-        taken.append(float(torch.as_tensor(step).max()))
+        taken.append(float(torch.as_tensor(step, dtype=torch.float64).max()))
         return original(z, step)
 
     monkeypatch.setattr(oracle, "prox", noted)
