@@ -274,6 +274,17 @@ def line(case: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def seeds_together(cases: list[dict[str, Any]]) -> list[str]:
+    """How much more several seeds in one batch get done than one after another."""
+    alone = {(c["model"], c["clients"]): c["engine"]["ms"] for c in cases if c["seeds"] == 1 and c.get("engine")}
+    return [
+        f"{c['model']}, {c['clients']} clients: {c['seeds']} seeds in one batch have "
+        f"{c['seeds'] * alone[key] / c['engine']['ms']:.2f} times the throughput of one after another"
+        for c in cases
+        if c["seeds"] > 1 and c.get("engine") and (key := (c["model"], c["clients"])) in alone
+    ]
+
+
 HEADER = (
     "| model, clients (× seeds) | this engine | uncompiled | eager loop | SGD eager | SGD compiled | loop / engine "
     "| engine / SGD | % of limit | memory, vectors | start-up s |\n|---|---|---|---|---|---|---|---|---|---|---|"
@@ -305,7 +316,8 @@ def figure(cases: list[dict[str, Any]], out: Path) -> None:
         axis.set(title=name, xlabel="clients")
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("milliseconds per iteration")
-    axes[0][-1].legend(fontsize=8)
+    labelled = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    fig.legend(labelled.values(), labelled.keys(), loc="outside upper center", ncols=len(labelled), fontsize=9)
     fig.savefig(out / "simulator.png", dpi=120)
 
 
@@ -353,6 +365,7 @@ def main() -> None:
             json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
         )
     if cases:
+        print("\n" + "\n".join(seeds_together(cases)))
         figure(cases, chosen.out)
 
 

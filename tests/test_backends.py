@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import depositum as dp
-from depositum.engines.cpu import turn_products
+from depositum.engines.turning import turn_products
 from depositum.problem import Oracle, as_loss, gradients
 from depositum.problem.backends import TIE, Backend, fastest
 from depositum.problem.gradients import RowModel

@@ -22,6 +22,7 @@ from depositum.engines import worth
 from depositum.engines.cpu import compile_for_cpu
 from depositum.engines.iteration import Iteration
 from depositum.engines.splitting import split
+from depositum.engines.turning import turn_products
 from depositum.problem.precision import Precision, forward_backward
 
 #: Iterations captured in one CUDA graph, about: enough to hide a launch behind them.
@@ -119,6 +120,7 @@ class Accelerator:
             self.iteration.exchange.inline = False
 
     def _compiler(self, graph: torch.fx.GraphModule) -> Callable[..., object]:
+        turn_products(graph)
         if self.device.type == "cpu":
             return compile_for_cpu(graph, self.iteration.tensors())
         compiled: Callable[..., object] = torch.compile(graph, fullgraph=True, dynamic=False)
