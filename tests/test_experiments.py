@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from depositum import experiments
-from depositum.errors import ConfigError
+from depositum.cli import reproduce
+from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Options
 from depositum.experiments.sweep import cells
 from depositum.experiments.tables import Printed
@@ -198,6 +199,25 @@ def test_the_page_without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "There are no results yet" in Path("docs/reproduction.md").read_text()
 
 
+def test_of_all_what_cannot_be_run_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base that is not here must not keep the experiments after it from being run, nor be passed over in silence."""
+    ran = []
+
+    def pretend(plan: experiments.Plan, *_: object) -> None:
+        if plan.experiment.id == "llm":
+            raise DataError("no such model")
+        ran.append(plan.experiment.id)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproduce, "_reproduce", pretend)
+    with pytest.raises(RunError, match="^1 of 8 experiments could not be run: llm$"):
+        reproduce.command("all", quick=True)
+    assert ran == [name for name in IDS if name != "llm"]
+    assert capsys.readouterr().err == "llm left out: no such model\n"
+
+
 def test_experiments_are_listed() -> None:
     out = cli("reproduce").out
     assert all(name in out for name in IDS)
@@ -352,5 +372,10 @@ def test_mistakes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
         assert part in said.err, said.err
         assert len(said.err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+    for option in ("--out", "--cache"):  # found before hours of work, not after
+        said = cli("reproduce", "mine.toml", option, "mine.toml/x")
+        assert said.code == 2
+        assert said.err == f"error: {option} mine.toml/x: cannot be written to (Not a directory)\n"
+        assert not list(tmp_path.rglob("history.csv"))
     (tmp_path / "broken.toml").write_text("title = ")
     assert "broken: is not valid TOML" in cli("reproduce", "broken.toml").err

@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from depositum import experiments
+from depositum.cli.interrupt import StopOnSignal
+from depositum.cli.reproduce import Watching
 from depositum.engines import Callback, Loop
 from depositum.experiments import Options, StoppedError, cache
 from depositum.experiments.output import tuning
@@ -278,6 +281,42 @@ def test_interrupted_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     whole = command("reproduce", "mine.toml", "--cache", "other", "--out", "whole")
     whole.communicate(timeout=120)
     assert Path("results/mine/runs.csv").read_bytes() == Path("whole/runs.csv").read_bytes()
+
+
+class Looking(Watching):
+    """Looks which simulators are left whenever a group begins; perhaps asks to stop while the second is made ready."""
+
+    def __init__(self, stop: StopOnSignal, ask: bool = False) -> None:
+        super().__init__(stop)
+        self.engines: list[weakref.ref[object]] = []
+        self.left: list[int] = []
+        self.ask, self.done = ask, 0
+
+    def group(self, name: str, cells: int, work: float) -> None:
+        self.left.append(sum(engine() is not None for engine in self.engines))
+        if self.ask and len(self.left) == 2:
+            self._stop.requested = True  # as a signal does, of which the loop to come knows nothing
+
+    def attach(self, loop: Loop) -> None:
+        super().attach(loop)
+        self.engines.append(weakref.ref(loop.engine))
+
+
+def test_a_group_is_out_of_memory_before_the_next_begins(tmp_path: Path) -> None:
+    """Rows, data and graphs of two groups at once may be more than a GPU has; whoever keeps a loop would keep them."""
+    with StopOnSignal() as stop:
+        watch = Looking(stop)
+        experiments.perform(experiments.plan(read_experiment(small()), Options()), tmp_path, watch)
+    assert watch.left == [0, 0]
+    assert [engine() for engine in watch.engines] == [None, None]
+
+
+def test_asked_to_stop_between_two_groups(tmp_path: Path) -> None:
+    """A person who asks while data are loaded does not wait for the group that comes."""
+    plan = experiments.plan(read_experiment(small()), Options())
+    with StopOnSignal() as stop, pytest.raises(experiments.StoppedError):
+        experiments.perform(plan, tmp_path, Looking(stop, ask=True))
+    assert len(list(tmp_path.rglob("cell.json"))) == 2  # those of the first group alone
 
 
 def test_plans_check_before_work() -> None:

@@ -1,6 +1,7 @@
 """Checks, statistics, tables and figures on made-up results: each check on data on which it holds, and on which not."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,19 @@ def test_not_ordered(values: list[tuple[float, float]], expected: bool) -> None:
     assert holds(along(*values), {"not-ordered": {"measure": "train_loss", "axis": "axis"}}) is expected
 
 
+def test_one_seed_has_no_deviation() -> None:
+    """With a deviation of 0, whatever is above the other would be "well separated"."""
+    results = along((1.0, 1.0), (2.0, 2.0))
+    alone = []
+    for own in results:
+        assert own.history is not None
+        alone.append(replace(own, history=own.history[own.history["seed"] == 0]))
+    check = {"measure": "train_loss", "axis": "axis", "direction": "increasing"}
+    assert holds(Results(alone, results.order), {"ordered": check})
+    with pytest.raises(NotRunError, match="needs two seeds"):
+        holds(Results(alone, results.order), {"ordered": {**check, "apart": 1.0}})
+
+
 def test_lower_and_higher() -> None:
     results = along((1.0, 1.2), (2.0, 2.2))
     a, b = {"axis": "a"}, {"axis": "b"}
@@ -152,6 +166,7 @@ def test_ratio() -> None:
     results = along((100, 100), (200, 200), measure="bytes_sent")
     assert holds(results, {"ratio": check})
     assert not holds(results, {"ratio": {**check, "value": 0.51}})
+    assert not holds(along((1, 1), (0, 0), measure="bytes_sent"), {"ratio": check})  # of nothing there is no multiple
 
 
 def test_number() -> None:
@@ -169,6 +184,14 @@ def test_number() -> None:
     assert finding.numbers.startswith("1.500 ± 0.707")
     assert not holds(results, {"number": {**check, "value": 1.6}})
     assert holds(results, {"number": {"measure": "test_accuracy", "cell": {"axis": "a"}, "value": 95, "within": 1e-9}})
+    one, other = results.outcomes
+    assert other.kept is not None
+    others = replace(other, kept=replace(other.kept, seeds=[0, 2]))
+    with pytest.raises(NotRunError, match="have other seeds"):  # as many, but not the same
+        holds(Results([one, others], results.order), {"number": check})
+    nothing = Results([outcome({}, axis=axis, missing=True) for axis in "ab"], {"axis": ["a", "b"]})
+    with pytest.raises(ConfigError, match="must be one cell"):  # before anything is run
+        holds(nothing, {"number": {**check, "less_than": {"axis": "c"}}})
 
 
 def test_bounded() -> None:
@@ -179,6 +202,8 @@ def test_bounded() -> None:
     assert not holds(results, {"bounded": {"measure": "train_loss", "least": 1.1}})
     with pytest.raises(ConfigError, match="neither most nor least"):
         holds(results, {"bounded": {"measure": "train_loss"}})
+    with pytest.raises(NotRunError, match="no cells"):
+        holds(Results([], {"axis": []}), {"bounded": {"measure": "train_loss", "most": 4}})
 
 
 def test_similar_and_closer() -> None:
@@ -267,6 +292,12 @@ def test_statistics() -> None:
     assert statistic("before-exchange", trace, t=[1.0, 10.0, 11.0, 20.0]) == 4.0
     with pytest.raises(NotRunError, match="nothing was evaluated between 1% and 2%"):
         statistic({"mean": {"start": 0.01, "end": 0.02}}, y)
+    with pytest.raises(NotRunError, match="has 4 communication phases, and not 5"):  # the last value is no answer
+        statistic({"phases": 5}, y)
+    with pytest.raises(NotRunError, match="nothing was evaluated right after an exchange"):
+        statistic("after-exchange", [1.0, 2.0], t=[5.0, 10.0])
+    with pytest.raises(NotRunError, match="nothing was evaluated right before an exchange"):
+        statistic("before-exchange", [1.0, 2.0], t=[1.0, 5.0])
 
 
 def test_measures() -> None:
@@ -320,6 +351,18 @@ def test_a_table_of_rows_and_columns() -> None:
     text = tables.tex(made(cells, bold="lowest"))
     assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
     assert text.count("\\\\") == 3
+
+
+def test_a_column_is_asked_for_by_its_whole_label() -> None:
+    """A label that is part of another one is another one."""
+    table = small(table=[], claim=[])
+    table["sweep"][1]["values"][0]["label"] = "large as can be"
+    spec = Tabulated(
+        title="t", rows=["period"], columns=["alpha"], measure="train_loss", where={"alpha": "large as can be"}
+    )
+    cells = [outcome({"train_loss": (1, 2)}, period="T0 = 1", alpha="large as can be")]
+    order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["large as can be", "large"]}
+    assert tables.make(spec, read_experiment(table), Results(cells, order)).columns == ["large as can be"]
 
 
 def test_a_table_of_lines() -> None:

@@ -31,6 +31,7 @@ from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
 from depositum.models.lora import Fold, LoraModel, RowLinear
 from depositum.problem import Oracle
+from depositum.problem.constants import smoothness, variance
 from depositum.problem.losses import as_loss
 from depositum.problem.perplexity import token_losses
 from depositum.runs import Config, build_problem, load
@@ -243,6 +244,24 @@ def storages(*modules: torch.nn.Module) -> dict[int, int]:
     """The frozen weights that modules hold: each piece of memory, and its bytes."""
     found = [p for module in modules for p in module.parameters() if not p.requires_grad]
     return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in found}
+
+
+def test_constants_are_of_means_over_tokens(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """L and σ², as `depositum theory` asks for them: attention must be differentiated twice, and tokens, not texts, be
+    counted. L against differences of full gradients, σ² against mini-batch gradients of one text.
+    """
+    table = {"run": {"dtype": "float64", "batch_size": 1}, "problem": with_model(bases["gpt2"], "gpt2", rank=1)}
+    config = load(write_config(tmp_path / "c.toml", bases["gpt2"], {"file": str(lines)}, **table))
+    oracle = build_simulator(config).oracle
+    x = oracle.start()
+    v = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
+    for _ in range(30):
+        v = v / v.norm(dim=1, keepdim=True)
+        v = (oracle.full_grad(x + 1e-5 * v) - oracle.full_grad(x - 1e-5 * v)) / 2e-5
+    assert smoothness(oracle).value == pytest.approx(float(v.norm(dim=1).max()), rel=0.05)
+    oracle.begin(torch.full((), -1, dtype=torch.int64))
+    apart = sum((oracle.grad(x, oracle.sample(1)) - oracle.full_grad(x)).square().sum(1) for _ in range(8)) / 8
+    assert variance(oracle, draws=8).value == pytest.approx(float(torch.as_tensor(apart).max()), rel=1e-9)
 
 
 def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:

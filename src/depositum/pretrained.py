@@ -60,17 +60,21 @@ def read(reader: str, name: str, key: str, **options: Any) -> Any:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the libraries from drawing progress bars and telling of their defaults."""
+    from huggingface_hub.utils import logging as of_the_hub
     from transformers.utils import logging as theirs
 
     logging: Any = theirs
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub: Any = of_the_hub  # tells of every attempt to connect
+    level, bars, of_hub = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub.set_verbosity_error()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(level)
+        hub.set_verbosity(of_hub)
         if bars:
             logging.enable_progress_bar()

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import warnings
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -54,11 +55,17 @@ def _main(
     pass
 
 
+def _warn(message: Warning | str, *_: object) -> None:
+    """A warning is one line too, and says nothing of where in the code it was given."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """Run the command line; a person's mistake ends with one line and exit code 2, Ctrl-C with 130.
 
     One process among many ends at once when its launcher says so, until it trains (`StopTogether`).
     """
+    warnings.showwarning = _warn  # type: ignore[assignment]
     try:
         with nullcontext() if launched() else StopOnSignal():
             app()

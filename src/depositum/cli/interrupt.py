@@ -1,6 +1,7 @@
 """Ctrl-C: a run stops after its iteration and keeps a checkpoint; anything else stops at once, without a traceback."""
 
 import signal
+import weakref
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 
@@ -12,14 +13,18 @@ class Interrupted(BaseException):
 
 
 class StopOnSignal(AbstractContextManager["StopOnSignal"]):
-    """Ctrl-C (or SIGTERM) raises `Interrupted`; once a loop is attached, the first asks it to stop instead."""
+    """Ctrl-C (or SIGTERM) raises `Interrupted`; while there is a loop attached, the first asks it to stop instead.
+
+    A loop is not kept alive by it: its memory is free for the next one of a sweep.
+    """
 
     def __init__(self) -> None:
         self.requested = False
-        self._loop: Loop | None = None
+        self._loop: weakref.ref[Loop] | None = None
 
     def attach(self, loop: Loop) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)
+        loop.stop_requested = loop.stop_requested or self.requested
 
     def __enter__(self) -> "StopOnSignal":
         self._before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -30,9 +35,10 @@ class StopOnSignal(AbstractContextManager["StopOnSignal"]):
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._loop is None or self.requested:
+        loop = self._loop() if self._loop is not None else None
+        if loop is None or self.requested:
             raise Interrupted
-        self.requested = self._loop.stop_requested = True
+        self.requested = loop.stop_requested = True
 
 
 class StopTogether:

@@ -12,9 +12,10 @@ from depositum import experiments
 from depositum.cli.interrupt import Interrupted, StopOnSignal
 from depositum.cli.run import Overrides
 from depositum.engines import Loop
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Options
 from depositum.experiments.claims import Judged
+from depositum.experiments.output import QUICK, make_folder
 from depositum.report.progress import SweepProgress
 
 
@@ -81,9 +82,21 @@ def command(
             raise ConfigError("--out", "is for one experiment; all of them go to results/")
         # All are checked before the first is run.
         plans = [experiments.plan(experiments.load(own), options, only or ()) for own in chosen]
+        make_folder(cache, "--cache")
+        if out is not None:
+            make_folder(out, "--out")
+        failed = []
         with StopOnSignal() as stop:
             for plan in plans:
-                _reproduce(plan, cache, out or _place(plan), Watching(stop))
+                try:
+                    _reproduce(plan, cache, out or _place(plan), Watching(stop))
+                except (ConfigError, DataError) as mistake:  # data or a model that is not here
+                    if name != "all":
+                        raise
+                    typer.echo(f"{plan.experiment.id} left out: {mistake}", err=True)
+                    failed.append(plan.experiment.id)
+        if failed:
+            raise RunError(f"{len(failed)} of {len(plans)} experiments could not be run: {', '.join(failed)}")
     if page:
         where = Path("docs/reproduction.md")
         where.parent.mkdir(exist_ok=True)
@@ -104,6 +117,8 @@ def _reproduce(plan: experiments.Plan, cache: Path, out: Path, watch: Watching) 
     judged = experiments.write(plan, results, out)
     console = Console()
     console.print(_claims(plan, judged))
+    if plan.options.quick:
+        typer.echo(QUICK.strip())
     typer.echo(f"results: {out}")
 
 

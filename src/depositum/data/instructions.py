@@ -90,6 +90,8 @@ def parse(content: bytes, name: str, fields: Mapping[str, str] | None = None) ->
 def _record(line: bytes, where: str, names: Mapping[str, str]) -> Record:
     try:
         table = json.loads(line)
+    except json.JSONDecodeError as error:  # which counts lines anew
+        raise DataError(f"{where}: is no JSON ({error.msg}, column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is no JSON ({' '.join(str(error).split())})") from None
     if not isinstance(table, dict):

@@ -108,9 +108,8 @@ class Text:
 
     def _samples(self, records: Sequence[Record], tokenizer: Any, names: tuple[str, ...]) -> TokenSamples:
         """All records as token ids; the response of one that is too long is cut, perhaps to nothing."""
-        with pretrained.quiet():
-            prompts: list[list[int]] = tokenizer([r.prompt(self.template) for r in records])["input_ids"]
-            responses: list[list[int]] = tokenizer([r.response for r in records], add_special_tokens=False)["input_ids"]
+        texts = tuple(r.prompt(self.template) for r in records), tuple(r.response for r in records)
+        prompts, responses = _tokens(tokenizer, *texts)
         end = tokenizer.eos_token_id
         # The last token is predicted, and predicts nothing.
         length = -(-(self.max_length - 1) // ALIGNED) * ALIGNED
@@ -118,7 +117,7 @@ class Text:
         targets = np.full((len(records), length), IGNORED)
         for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             if prompt and prompt[-1] == end:
-                prompt.pop()  # some tokenizers end whatever they are given
+                prompt = prompt[:-1]  # some tokenizers end whatever they are given
             sequence = [*prompt, *response, *([] if end is None else [end])][: self.max_length]
             inputs[i, : len(sequence) - 1] = sequence[:-1]
             first = max(len(prompt), 1)  # nothing predicts the first token of all
@@ -217,6 +216,15 @@ def _checked(text: Text) -> Text:
 def load_tokenizer(name: str) -> Any:
     """The tokenizer of a pretrained model, of Hugging Face's kind."""
     return pretrained.read("AutoTokenizer", name, "problem.model.lora")
+
+
+@lru_cache(maxsize=1)
+def _tokens(
+    tokenizer: Any, prompts: tuple[str, ...], responses: tuple[str, ...]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of prompts and responses; the last are remembered, for the cells of a sweep take the same texts."""
+    with pretrained.quiet():
+        return tokenizer(list(prompts))["input_ids"], tokenizer(list(responses), add_special_tokens=False)["input_ids"]
 
 
 def _rows(samples: TokenSamples, places: Tensor) -> TokenSamples:

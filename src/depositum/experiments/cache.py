@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from depositum.errors import RunError
+from depositum.problem.precision import resolve
 from depositum.runs.config import Config
 from depositum.runs.execute import RunResult
 from depositum.runs.folder import RunFolder
@@ -146,11 +147,12 @@ def renew(folder: Path) -> None:
 
 
 def machine(config: Config) -> str:
-    """Where a cell runs, in words."""
-    device = config.engine_settings().resolve_device()
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+    """Where a cell runs, in words, and in which precision its models' passes are there."""
+    settings = config.engine_settings()
+    device = settings.resolve_device()
+    precision = resolve(settings.precision, settings.resolve_dtype(), device)
+    name = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+    return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else name}, {precision}"
 
 
 def versions() -> dict[str, str]:

@@ -57,11 +57,14 @@ def ordered(
 ) -> Finding:
     """Means along an axis go up (or down) from each value to the next, but for some `exceptions`.
 
-    Neighbours must be `apart` by so many combined standard deviations. With exceptions, the last must still lie on the
-    right side of the first.
+    Neighbours must be `apart` by so many combined standard deviations, which one seed does not have. With exceptions,
+    the last must still lie on the right side of the first.
     """
     cells = results.along(axis)
-    found = [moments(cell.values(measure, at)) for cell in cells]
+    values = [cell.values(measure, at) for cell in cells]
+    if apart > 0 and min(map(len, values), default=0) < 2:
+        raise NotRunError("a standard deviation needs two seeds")
+    found = list(map(moments, values))
     sign = 1 if direction == "increasing" else -1
     wrong = sum(not sign * (b[0] - a[0]) > apart * np.hypot(a[1], b[1]) for a, b in itertools.pairwise(found))
     ends = sign * (found[-1][0] - found[0][0]) > 0
@@ -221,8 +224,9 @@ def ratio(
     said, holds = [], True
     for one, other in _pairs(results, cell, than):
         a, b = moments(one.values(measure, at))[0], moments(other.values(measure, at))[0]
-        holds &= abs(a / b - value) <= within
-        said.append(f"{one.name}: {_said(a)}; {other.name}: {_said(b)}; ratio {_said(a / b)}")
+        found = a / b if b else float("nan")
+        holds &= abs(found - value) <= within
+        said.append(f"{one.name}: {_said(a)}; {other.name}: {_said(b)}; ratio {_said(found)}")
     return Finding(holds, _listed(said))
 
 
@@ -247,13 +251,18 @@ def number(
 def difference(results: Results, measure: str, cell: Labels, less_than: Labels | None, at: At = "final") -> Values:
     """A statistic of a cell per seed `[S]`; with `less_than`, how much less it is than the cell with those labels."""
     one = results.one(cell)
-    values = one.values(measure, at)
     if less_than is None:
-        return values
-    other = results.one({**one.labels, **less_than}).values(measure, at)
-    if len(other) != len(values):
-        raise NotRunError(f"{one.name} and the cell it is compared with have other seeds")
-    return other - values
+        return one.values(measure, at)
+    other = results.one({**one.labels, **less_than})
+    difference: Values = other.values(measure, at) - _of_same_seeds(one, other).values(measure, at)
+    return difference
+
+
+def _of_same_seeds(one: Outcome, other: Outcome) -> Outcome:
+    """The first, if seeds of the one stand beside the same seeds of the other."""
+    if one.kept and other.kept and sorted(one.kept.seeds) != sorted(other.kept.seeds):
+        raise NotRunError(f"{one.name} and {other.name} have other seeds")
+    return one
 
 
 @CHECKS.register("bounded")
@@ -263,6 +272,8 @@ def bounded(
     """Every seed of every cell lies within bounds."""
     if most is None and least is None:
         raise ConfigError("check.bounded", "says neither most nor least")
+    if not results.outcomes:
+        raise NotRunError("no cells")
     values = np.concatenate([cell.values(measure, at) for cell in results])
     low, high = float(values.min()), float(values.max())
     holds = (most is None or high <= most) and (least is None or low >= least)
@@ -346,7 +357,7 @@ def lowest(results: Results, measures: list[str], axis: str, winners: list[str],
         means = {cell.labels[axis]: moments(cell.values(measure, at))[0] for cell in cells}
         best = min(means, key=lambda label: means[label])
         if best not in winners:
-            mine = min(means[label] for label in winners)
+            mine = min((means[label] for label in winners if label in means), default=float("nan"))
             lost.append(f"{title(measure)}: {best} {_said(means[best])}, against {_said(mine)}")
     said = f"lowest in {len(measures) - len(lost)} of {len(measures)}"
     return Finding(not lost, said + (f"; not in {_listed(lost, len(lost))}" if lost else ""))

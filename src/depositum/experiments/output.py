@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,10 +24,7 @@ QUICK = "A quick run on small data: it shows that everything works, and says not
 def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     """Write everything, and return the claims as they were decided."""
     experiment = plan.experiment
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"--out {folder}: cannot be written to ({error.strerror})") from None
+    make_folder(folder, "--out")
     _write(folder / "runs.csv", runs(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if experiment.trace:
         text = traces(results).to_csv(index=False, float_format="%.4g", lineterminator="\n")
@@ -39,7 +37,7 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     made = [tables.make(table, experiment, shown) for table in experiment.table]
     if made:
         _write(folder / "table.md", note + "\n".join(map(tables.markdown, made)))
-        _write(folder / "table.tex", "\n".join(map(tables.tex, made)))
+        _write(folder / "table.tex", (f"% {QUICK}" if note else "") + "\n".join(map(tables.tex, made)))
     judged = [judge(claim, shown, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
     _write(folder / "claims.md", note + claims(judged))
     if plan.choices:
@@ -47,6 +45,16 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
         _write(folder / "tuning.csv", text)
     _write(folder / "summary.json", json.dumps(summary(plan, results, judged), indent=1, ensure_ascii=False) + "\n")
     return judged
+
+
+def make_folder(folder: Path, key: str) -> None:
+    """Make a folder, or say that it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(f"{key} {folder}: cannot be written to ({error.strerror})") from None
 
 
 def _write(path: Path, text: str) -> None:

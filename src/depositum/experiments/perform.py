@@ -240,5 +240,5 @@ def _described(configs: Sequence[Config]) -> str:
     """What a group of cells has in common, in a few words."""
     problem, algorithm = configs[0].problem, configs[0].algorithm
     momentum = (algorithm.model_extra or {}).get("momentum", "")
-    model = problem.model if isinstance(problem.model, str) else next(iter(problem.model))
-    return " ".join(part for part in (str(problem.dataset), str(model), algorithm.name, momentum) if part)
+    named = [spec if isinstance(spec, str) else str(next(iter(spec))) for spec in (problem.dataset, problem.model)]
+    return " ".join(part for part in (*named, algorithm.name, momentum) if part)

@@ -65,9 +65,13 @@ class Series:
     def between(self, start: float, end: float) -> Values:
         """The finite values at shares `start` to `end` of the run."""
         inside = (self.t >= start * self.steps) & (self.t <= end * self.steps) & np.isfinite(self.y)
-        if not inside.any():
-            raise NotRunError(f"nothing was evaluated between {start:.0%} and {end:.0%} of the run")
-        return self.y[inside]
+        return self.chosen(inside, f"between {start:.0%} and {end:.0%} of the run")
+
+    def chosen(self, places: NDArray[np.bool_], when: str) -> Values:
+        """The values at these places, of which there must be some."""
+        if not places.any():
+            raise NotRunError(f"nothing was evaluated {when}")
+        return self.y[places]
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,8 @@ def at(series: Series, share: Share) -> float:
 @STATISTICS.register("phases")
 def after_phases(series: Series, count: Annotated[float, Field(ge=0)]) -> float:
     """The value after so many communication phases, along straight lines between evaluations."""
+    if count > series.phases[-1]:
+        raise NotRunError(f"the run has {series.phases[-1]:g} communication phases, and not {count:g}")
     last = np.append(series.phases[1:] > series.phases[:-1], True)  # of several evaluations in one phase
     return float(np.interp(count, series.phases[last], series.y[last]))
 
@@ -264,11 +270,11 @@ def roughness(series: Series, start: Share = 0.0, end: Share = 1.0) -> float:
 @STATISTICS.register("after-exchange")
 def after_exchange(series: Series) -> float:
     """The largest value right after an exchange; for the trace, since an exchange at t shows at t + 1."""
-    return float(np.max(series.y[(series.t - 1) % series.period == 0]))
+    return float(np.max(series.chosen((series.t - 1) % series.period == 0, "right after an exchange")))
 
 
 @STATISTICS.register("before-exchange")
 def before_exchange(series: Series, start: Share = 0.0, end: Share = 1.0) -> float:
     """The mean value right before an exchange; for the trace."""
     inside = (series.t >= start * series.steps) & (series.t <= end * series.steps)
-    return float(np.mean(series.y[inside & (series.t % series.period == 0)]))
+    return float(np.mean(series.chosen(inside & (series.t % series.period == 0), "right before an exchange")))

@@ -21,7 +21,7 @@ from depositum.experiments.results import (
     check_statistic,
     title,
 )
-from depositum.experiments.sweep import check_axis, check_where
+from depositum.experiments.sweep import check_axis, check_where, matches
 from depositum.registry import Spec
 
 _PRINTED = re.compile(r"^(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?$")
@@ -133,8 +133,8 @@ def _columns(table: Tabulated, experiment: Experiment) -> list[tuple[str, ...]]:
 
 def _asked(table: Tabulated, axis: str, labels: Sequence[str]) -> list[str]:
     """The labels of an axis that a table asks for."""
-    asked = table.where.get(axis)
-    return [label for label in labels if asked is None or label == asked or (label in asked and asked != label)]
+    asked = {axis: table.where[axis]} if axis in table.where else {}
+    return [label for label in labels if matches({axis: label}, asked)]
 
 
 def make(table: Tabulated, experiment: Experiment, results: Results) -> Made:

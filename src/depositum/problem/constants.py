@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from depositum.layout import Layout
 from depositum.problem.oracle import Oracle
@@ -41,9 +42,10 @@ def variance(oracle: Oracle, draws: int = 64) -> Measured:
     for _ in range(draws):
         indices = oracle.sample(1).indices
         assert indices is not None
-        one, _ = oracle.model.gradients(
-            x, oracle.inputs[indices], oracle.targets[indices], oracle.scales[:, None], oracle.buffers, train=False
-        )
+        inputs, targets = oracle.inputs[indices], oracle.targets[indices]
+        counted = oracle.model.loss.terms  # of a text, a sample's loss is the sum over its tokens
+        weights = oracle.scales[:, None] / (counted(targets) if counted else 1)
+        one, _ = oracle.model.gradients(x, inputs, targets, weights, oracle.buffers, train=False)
         total += (one - full).square().sum(1, dtype=torch.float64)
     return Measured(float(total.max()) / draws, f"at the start, {draws} samples per client")
 
@@ -92,7 +94,7 @@ def _hessian_norms(oracle: Oracle, iterations: int) -> list[float]:
         v = torch.randn(layout.size, generator=generator, dtype=torch.float64).to(oracle.device, oracle.dtype)
         v, size = v / v.norm(), 0.0
         for _ in range(iterations):
-            product = _hessian_product(oracle, model, layout, start[row], v, own, buffers)
+            product = _hessian_product(oracle, model, layout, start[row], v, own, buffers) / float(oracle.terms[row])
             before, size = size, float(product.norm())
             if size == 0:
                 break
@@ -112,8 +114,9 @@ def _hessian_product(
 
         def loss(row: Tensor, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
             outputs = functional_call(model, {**layout.views(row), **buffers}, (inputs,))
-            return oracle.model.loss.per_sample(outputs, targets).sum() / len(own)
+            return oracle.model.loss.per_sample(outputs, targets).sum()
 
-        with forward_backward("float32"):
+        # Attention in one kernel has no second derivative.
+        with forward_backward("float32"), sdpa_kernel(SDPBackend.MATH):
             out += vjp(grad(loss), x)[1](v)[0]
     return out

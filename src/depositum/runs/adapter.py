@@ -138,6 +138,7 @@ def _card(folder: RunFolder, model: LoraModel, records: list[dict[str, Any]], ro
         before, after = records
         lines += ["## Perplexity of the test data's responses", "", "| | base | with the adapter |", "|---|---|---|"]
         names = [OVERALL, *(name for name in after if name not in ("seed", "iteration", OVERALL))]
-        lines += [f"| {name} | {before[name]:.4f} | {after[name]:.4f} |" for name in names] + [""]
+        measured = [name for name in names if after[name] == after[name]]  # of the others there is no test data
+        lines += [f"| {name} | {before[name]:.4f} | {after[name]:.4f} |" for name in measured] + [""]
     settings = folder.config_path.read_text(encoding="utf-8").strip() if folder.config_path.exists() else ""
     return "\n".join([*lines, "## Settings", "", "```toml", settings, "```", ""])

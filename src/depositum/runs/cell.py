@@ -86,6 +86,10 @@ class Cell:
             snapshot, seeds=tuple(self.config.run.seeds), tensors=snapshot.rows_of(self.labels), diverged=diverged
         )
 
+    def let_go(self) -> None:
+        """Forget the loop, and with it the memory that its rows take."""
+        self.__dict__.pop("loop", None)
+
     def follow(self, loop: Loop) -> Loop:
         """The loop of this cell alone, at the moment where that of all is; its snapshot is the last that was kept."""
         self.loop.engine, self.loop.whole = loop.engine, loop.whole

@@ -4,6 +4,7 @@ Configurations that differ in numbers (α, γ, β, …) or in whose data is whos
 length, so that they can be trials of one simulator. Each has a folder of its own all the same, like a run alone.
 """
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -100,20 +101,16 @@ class _Runner:
         on_loop: Callable[[Loop], None],
     ) -> None:
         self.base, self.callbacks, self.say, self._tell = base, callbacks, say, on_loop
-        self._last: Loop | None = None
+        self._running: Loop | None = None
+        self._stopped = False
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Run cells of one group that go on from the same iteration."""
-        if len(cells) == 1:
-            cell = cells[0]
-            alone = execute(
-                cell.config, cell.out, base=self.base, callbacks=self.callbacks, say=self.say, on_loop=self._attach
-            )
-            cell.result(alone)
-            return
-        if not self._run_together(cells):
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        try:
+            fits = self._run_at_once(cells)
+        finally:
+            self._let_go(cells)
+        if not fits:
             half = len(cells) // 2
             self.say(f"{len(cells)} runs at once do not fit the memory; {half} and {len(cells) - half} instead")
             for some in (cells[:half], cells[half:]):
@@ -122,8 +119,26 @@ class _Runner:
                 for group in _alike(some):
                     self.run(group)
 
-    def _run_together(self, cells: Sequence[Cell]) -> bool:
-        """Run cells as trials of one simulator; whether they fit the memory."""
+    def _let_go(self, cells: Sequence[Cell]) -> None:
+        """Free what a group had in memory, of a GPU above all, before the next begins."""
+        if self._running is not None:
+            self._stopped |= self._running.stop_requested
+        self._running = None
+        for cell in cells:
+            cell.let_go()
+        gc.collect()  # a simulator and its parts know each other
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _run_at_once(self, cells: Sequence[Cell]) -> bool:
+        """Run cells, one alone as an ordinary run; whether they fit the memory."""
+        if len(cells) == 1:
+            cell = cells[0]
+            alone = execute(
+                cell.config, cell.out, base=self.base, callbacks=self.callbacks, say=self.say, on_loop=self._attach
+            )
+            cell.result(alone)
+            return True
         configs = [cell.config for cell in cells]
         problem = build_side_by_side(configs, self.base)
         if not _fits(problem, configs[0]):
@@ -175,9 +190,8 @@ class _Runner:
 
     def _attach(self, loop: Loop) -> None:
         self._tell(loop)
-        if self._last is not None and self._last.stop_requested:
-            loop.stop_requested = True
-        self._last = loop
+        loop.stop_requested = loop.stop_requested or self._stopped
+        self._running = loop
 
 
 def _alike(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
