@@ -225,25 +225,29 @@ EXPLAINED = (
 def markdown(made: Made) -> str:
     """The table as Markdown."""
     compared = any(entry.paper for _, entries, _ in made.rows for entry in entries)
-    if made.spec.line:
-        head, body = _line_cells(made)
-    else:
-        head = [*made.headings, *made.columns, "seeds"]
-        body = []
-        for labels, entries, seeds in made.rows:
-            best = _best(made, entries)
-            texts = []
-            for k, entry in enumerate(entries):
-                ours = f"**{entry.ours()}**" if k == best else entry.ours()
-                inside = "; ".join(part for part in (str(entry.paper) if entry.paper else "", entry.apart()) if part)
-                texts.append(f"{ours} ({inside})" if inside else ours)
-            body.append([*labels, *texts, seeds])
+    head, body = _cells(made, "**", "**")
     lines = [f"**{made.spec.title}**", ""]
     notes = [text for text in (made.spec.note, EXPLAINED if compared and not made.spec.line else "") if text]
     lines += [line for note in notes for line in (note, "")]
     lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in body]
     return "\n".join(lines) + "\n"
+
+
+def _cells(made: Made, bold: str, plain: str) -> tuple[list[str], list[list[str]]]:
+    """The headings and rows of a table as texts, the best of a row between the marks `bold` and `plain`."""
+    if made.spec.line:
+        return _line_cells(made)
+    body = []
+    for labels, entries, seeds in made.rows:
+        best = _best(made, entries)
+        texts = []
+        for k, entry in enumerate(entries):
+            ours = f"{bold}{entry.ours()}{plain}" if k == best else entry.ours()
+            inside = "; ".join(part for part in (str(entry.paper) if entry.paper else "", entry.apart()) if part)
+            texts.append(f"{ours} ({inside})" if inside else ours)
+        body.append([*labels, *texts, seeds])
+    return [*made.headings, *made.columns, "seeds"], body
 
 
 def _line_cells(made: Made) -> tuple[list[str], list[list[str]]]:
@@ -266,20 +270,7 @@ _TEX = {"&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "±": r"$\pm$", "σ": r"
 
 def tex(made: Made) -> str:
     """The table as LaTeX (booktabs)."""
-    if made.spec.line:
-        head, body = _line_cells(made)
-    else:
-        head = [*made.headings, *made.columns, "seeds"]
-        body = []
-        for labels, entries, seeds in made.rows:
-            best = _best(made, entries)
-            texts = []
-            for k, entry in enumerate(entries):
-                inside = "; ".join(part for part in (str(entry.paper) if entry.paper else "", entry.apart()) if part)
-                texts.append(
-                    (f"\0{entry.ours()}\1" if k == best else entry.ours()) + (f" ({inside})" if inside else "")
-                )
-            body.append([*labels, *texts, seeds])
+    head, body = _cells(made, "\0", "\1")  # put in after what LaTeX needs escaped
     count = 1 if made.spec.line else len(made.headings)
     lines = [
         "\\begin{table}",
