@@ -12,7 +12,10 @@ from torch import Tensor
 #: Variables that one launch looks at.
 TOGETHER = 4
 #: Enough programs to keep a large GPU busy; where there are fewer, the rows of a trial are shared by several.
-PROGRAMS = 512
+PROGRAMS = 1024
+#: Rows and columns that a program holds at once. The rows of a column are then one thread's, so that nothing passes
+#: between threads but at the end.
+ROWS, COLUMNS = 4, 1024
 
 
 @triton.jit
@@ -32,34 +35,48 @@ def _look(
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < d
     z += trial * n * d
-    # Away from the first client: the error is small where clients are close, and so must be what is summed.
-    start = tl.load(z + column, mask=inside, other=0.0).to(tl.float64)
-    total = tl.zeros((BLOCK,), tl.float64)
-    squares = tl.zeros((BLOCK,), tl.float64)
     each = tl.cdiv(n, CHUNKS)
-    last = tl.minimum(n, (chunk + 1) * each)
-    for first in range(chunk * each, last, ROWS):
-        row = first + tl.arange(0, ROWS)
-        there = (row < last)[:, None] & inside[None, :]
-        value = tl.load(z + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0)
-        # A difference with itself is 0, or not a number.
-        bad = tl.max(((value - value) != 0).to(tl.int32), axis=1) > 0
-        if tl.max(bad.to(tl.int32), axis=0) > 0:
-            # Whoever sees it in the same iteration writes the same.
-            spot = first_bad + (trial * n + row) * variables + place + which
-            known = tl.load(spot, mask=bad, other=0)
-            tl.store(spot, tl.load(now) + tl.zeros_like(known), mask=bad & (known < 0))
-        if place + which == own:
+    top = chunk * each
+    last = tl.minimum(n, top + each)
+    # `odd` is 0, or not a number if any value here is not finite: such a one less itself is none.
+    if place + which == own:
+        # Away from the first client: the error is small where clients are close, and so must be what is summed.
+        start = tl.load(z + column, mask=inside, other=0.0).to(tl.float64)
+        total = tl.zeros((BLOCK,), tl.float64)
+        squares = tl.zeros((BLOCK,), tl.float64)
+        for first in range(top, last, ROWS):
+            row = first + tl.arange(0, ROWS)
+            there = (row < last)[:, None] & inside[None, :]
+            value = tl.load(z + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0)
             away = tl.where(there, value.to(tl.float64) - start[None, :], 0.0)
             total += tl.sum(away, axis=0)
             squares += tl.sum(away * away, axis=0)
-    if place + which == own:
         spot = (chunk * trials + trial) * tl.num_programs(0) + block
         if CHUNKS == 1:
-            tl.store(parts + spot, tl.sum(squares - total * total / n, axis=0))
+            found = tl.sum(squares - total * total / n, axis=0)
         else:
-            tl.store(parts + spot, tl.sum(squares, axis=0))
+            found = tl.sum(squares, axis=0)
             tl.store(totals + (chunk * trials + trial) * d + column, total, mask=inside)
+        tl.store(parts + spot, found)
+        odd = (found - found).to(tl.float32)
+    else:
+        nothing = tl.zeros((BLOCK,), tl.float32)
+        for first in range(top, last, ROWS):
+            row = first + tl.arange(0, ROWS)
+            there = (row < last)[:, None] & inside[None, :]
+            value = tl.load(z + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0)
+            nothing += tl.sum((value - value).to(tl.float32), axis=0)
+        odd = tl.sum(nothing, axis=0)
+    if odd != 0:
+        # Which rows? Once only, as a trial that has one is ended. All who see one in an iteration write the same.
+        for first in range(top, last, ROWS):
+            row = first + tl.arange(0, ROWS)
+            there = (row < last)[:, None] & inside[None, :]
+            value = tl.load(z + row[:, None].to(tl.int64) * d + column[None, :], mask=there, other=0.0)
+            bad = tl.max(((value - value) != 0).to(tl.int32), axis=1) > 0
+            spot = first_bad + (trial * n + row) * variables + place + which
+            known = tl.load(spot, mask=bad, other=0)
+            tl.store(spot, tl.load(now) + tl.zeros_like(known), mask=bad & (known < 0))
 
 
 @triton.jit
@@ -89,16 +106,16 @@ def watch(variables: list[Tensor], own: int, t: Tensor, errors: Tensor, first_ba
     x = variables[own]
     (rows, d), (capacity, trials) = x.shape, errors.shape
     n = rows // trials
-    block = min(256, max(16, triton.next_power_of_2(d)))
+    block = min(COLUMNS, max(16, triton.next_power_of_2(d)))
     blocks = triton.cdiv(d, block)
-    chunks = min(triton.cdiv(n, 64), max(1, PROGRAMS // (blocks * trials)))
+    chunks = min(triton.cdiv(n, 16 * ROWS), max(1, PROGRAMS // (blocks * trials)))
     parts = torch.empty(chunks, trials, blocks, dtype=torch.float64, device=x.device)
     totals = torch.empty(chunks if chunks > 1 else 0, trials, d, dtype=torch.float64, device=x.device)
     for place in range(0, len(variables), TOGETHER):
         some = variables[place : place + TOGETHER]
         _look[(blocks, trials, len(some) * chunks)](
             *some, *some[:1] * (TOGETHER - len(some)), first_bad, t, parts, totals, n, d, trials, len(variables), place,
-            own, COUNT=len(some), ROWS=16, BLOCK=block, CHUNKS=chunks, num_warps=8 if block == 256 else 4,
+            own, COUNT=len(some), ROWS=ROWS, BLOCK=block, CHUNKS=chunks, num_warps=max(1, min(8, block // 32)),
         )  # fmt: skip
     if chunks > 1:
         parts = (parts.sum(0).sum(1) - totals.sum(0).square().sum(1) / n)[:, None]
