@@ -488,6 +488,24 @@ def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weigh
         torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
 
 
+def test_clients_that_agree_are_evaluated_once(monkeypatch):
+    """After a mean, ∇f(x_i) costs one client's gradient per trial; with buffers that differ, as many as before."""
+    oracle = oracle_of("residual", seeds=(0, 1), backend="vmap")
+    x = points(oracle)[[0, 0, 0, 3, 3, 3]]
+    asked = []
+    plain = oracle.model.gradients
+    monkeypatch.setattr(oracle.model, "gradients", lambda z, *a, **k: asked.append(len(z)) or plain(z, *a, **k))
+    together = oracle.global_grad(x)
+    assert set(asked) == {2}
+    asked.clear()
+    monkeypatch.setattr(oracle, "_agree", lambda _: False)
+    torch.testing.assert_close(together, oracle.global_grad(x), rtol=1e-12, atol=1e-12)
+    assert set(asked) == {6}
+    monkeypatch.undo()
+    oracle.grad(x, oracle.sample())
+    assert not oracle._agree(x)
+
+
 # Evaluation
 
 

@@ -188,22 +188,33 @@ class Oracle:
     # What measures may ask besides
 
     def global_grad(self, x: Tensor) -> Tensor:
-        """∇f(x_i), the gradient of the global f at every row's own point, `[rows, d]`: n times the full data."""
-        weights = self.global_weights
-        rows_per_pass = max(1, min(self.rows, self.samples_per_pass // 256))
-        out = torch.zeros_like(x)
-        for top in range(0, self.rows, rows_per_pass):
+        """∇f(x_i), the gradient of the global f at every row's own point, `[rows, d]`: n times the full data.
+
+        Where the clients of every trial agree to the bit, as after a mean, it is worked out once for all of them.
+        """
+        n = len(self.held)
+        each = 1 if self._agree(x) else n
+        points, trial = _first(x, n, each), torch.arange(self.trials, device=self.device).repeat_interleave(each)
+        buffers = {k: _first(b, n, each) for k, b in self.buffers.items()}
+        rows_per_pass = max(1, min(len(points), self.samples_per_pass // 256))
+        out = torch.zeros_like(points)
+        for top in range(0, len(points), rows_per_pass):
             rows = slice(top, top + rows_per_pass)
-            mine = {k: b[rows] for k, b in self.buffers.items()}
-            trial = torch.arange(self.rows, device=self.device)[rows] // len(self.held)
-            chunk = max(1, self.samples_per_pass // len(trial))
+            mine = {k: b[rows] for k, b in buffers.items()}
+            chunk = max(1, self.samples_per_pass // len(points[rows]))
             for first in range(0, len(self.targets), chunk):
                 span = slice(first, first + chunk)
+                weights = self.global_weights[trial[rows], span]
                 part, _ = self.model.gradients(
-                    x[rows], self.inputs[span], self.targets[span], weights[trial, span], mine, train=False, shared=True
+                    points[rows], self.inputs[span], self.targets[span], weights, mine, train=False, shared=True
                 )
                 out[rows] += part
-        return out
+        return out.repeat_interleave(n // each, 0)
+
+    def _agree(self, x: Tensor) -> bool:
+        """Whether all clients of a trial have the same model and buffers, in every trial."""
+        n = len(self.held)
+        return all(bool((z == _first(z, n, 1).repeat_interleave(n, 0)).all()) for z in (x, *self.buffers.values()))
 
     def evaluate(self, x: Tensor, buffers: Buffers, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of models `[S·k, d]` (k per trial) on the training or test data, each `[S·k]` in float64.
@@ -360,6 +371,11 @@ class Oracle:
         budget = whole // 8
         least = 1 if self.model.folds else 64  # a text takes as much as many pictures
         return max(least, min(1 << 17, ceil(budget / per_sample)))
+
+
+def _first(z: Tensor, n: int, count: int) -> Tensor:
+    """Of every n rows the first `count`: `[S·n, ...]` to `[S·count, ...]`."""
+    return z.view(-1, n, *z.shape[1:])[:, :count].flatten(0, 1)
 
 
 def mean_buffer(buffer: Tensor, trials: int) -> Tensor:
