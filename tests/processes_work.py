@@ -246,8 +246,10 @@ def measured(n: int, evaluate: Any) -> tuple[dict[str, list[float]], int]:
         engine.step()
     posted.clear()
     values = engine.measure_cheap() | engine.measure_costly(0.1, 2.0)
+    sent = len(posted)
+    assert engine.measure_cheap(False).keys() == engine.measure_cheap().keys() - {"train_loss", "phi"}
     group.leave()
-    return {name: value.tolist() for name, value in values.items()}, len(posted)
+    return {name: value.tolist() for name, value in values.items()}, sent
 
 
 def resumed(n: int) -> bool:

@@ -336,8 +336,18 @@ def test_when_costly_measures_are_due(every, last, evaluated):
 
 
 @pytest.mark.parametrize(
+    ("every", "evaluated"), [(None, range(8)), (0, []), (3, [0, 3, 6, 7]), (1, range(8))], ids=["unset", "0", "3", "1"]
+)
+def test_when_the_training_loss_is_due(every, evaluated):
+    """At every evaluation, unless it has a stride of its own; 0 is never."""
+    settings = MetricSettings(train_every=every)
+    assert [t for t in range(8) if settings.train_at(t, t == 7)] == list(evaluated)
+
+
+@pytest.mark.parametrize(
     ("settings", "key"),
     [
+        ({"train_every": -1}, "metrics.train_every"),
         ({"costly_every": -1}, "metrics.costly_every"),
         ({"alpha": 0.0}, "metrics.alpha"),
         ({"alpha": float("nan")}, "metrics.alpha"),

@@ -186,8 +186,10 @@ def test_finished_run_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 8, 12, 13, 16])
 def test_extended_equals_as_long_from_the_start(tmp_path: Path, first: int) -> None:
-    """The shorter run's last evaluation (13: between evaluations; 12: costly measures of its own) must not stay."""
-    config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]})
+    """The shorter run's last evaluation (13: between evaluations; 12: costly measures, and a training loss, of its own)
+    must not stay.
+    """
+    config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]}, metrics={"train_every": 8})
     train(config, tmp_path / "whole")
     train(config, tmp_path / "extended", overrides=(f"run.steps={first}",))
     assert read_history(tmp_path / "extended")["iteration"].max() == first

@@ -233,9 +233,10 @@ class Loop:
 
     def _evaluate(self) -> None:
         whole, problem = self.whole, self.engine.problem
-        values = whole.measure_cheap()
+        last = self.t == self.steps
+        values = whole.measure_cheap(self.metrics.train_at(self.t, last))
         alphas = self._alphas()
-        if self.metrics.costly_at(self.t, self.t == self.steps):
+        if self.metrics.costly_at(self.t, last):
             values |= self._measure_costly(alphas)
         spent = whole.mean_costs()
         costs = {

@@ -28,8 +28,11 @@ class Whole(Protocol):
         """The first non-finite value of each seed that has one."""
         ...
 
-    def measure_cheap(self) -> dict[str, Tensor]:
-        """Measures of every evaluation, each `[S]`; those that are not known are left out."""
+    def measure_cheap(self, train: bool) -> dict[str, Tensor]:
+        """Measures of every evaluation, each `[S]`; those that are not known are left out.
+
+        Without `train`, nothing that reads the training data.
+        """
         ...
 
     def measure_costly(self, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
@@ -65,8 +68,8 @@ class AllRows:
         self.read_errors, self.diverged = self._monitor.read_errors, self._monitor.diverged
         self._monitor.observe(simulator.state)
 
-    def measure_cheap(self) -> dict[str, Tensor]:
-        return cheap(self._simulator.state, self._simulator.oracle)
+    def measure_cheap(self, train: bool) -> dict[str, Tensor]:
+        return cheap(self._simulator.state, self._simulator.oracle, train)
 
     def measure_costly(self, alpha: float | Tensor | None, smoothness: float | None) -> dict[str, Tensor]:
         """As of any whole; `alpha` can also be one for each trial, `[S]`."""

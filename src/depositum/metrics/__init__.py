@@ -1,6 +1,15 @@
 """The paper's measures: what each is, and when it is recorded."""
 
-from depositum.metrics.evaluation import CHEAP, COSTLY, MetricSettings, cheap, costly, proximal_gradient_mapping, record
+from depositum.metrics.evaluation import (
+    CHEAP,
+    COSTLY,
+    TRAINING,
+    MetricSettings,
+    cheap,
+    costly,
+    proximal_gradient_mapping,
+    record,
+)
 from depositum.metrics.history import COLUMNS, COSTS, History
 
 __all__ = [
@@ -8,6 +17,7 @@ __all__ = [
     "COLUMNS",
     "COSTLY",
     "COSTS",
+    "TRAINING",
     "History",
     "MetricSettings",
     "cheap",

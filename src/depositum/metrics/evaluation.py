@@ -11,8 +11,10 @@ from depositum.errors import ConfigError
 from depositum.metrics import measures
 from depositum.problem import Oracle, Problem
 
-#: Columns of the history that are measures of a state, in order (docs/metrics.md says what each is).
-CHEAP = ("train_loss", "phi", "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
+#: Columns of the history that are measures of a state, in order (docs/metrics.md says what each is); first those that
+#: read the training data.
+TRAINING = ("train_loss", "phi")
+CHEAP = (*TRAINING, "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
 COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client_accuracy_worst", "zeta2")
 
 
@@ -28,15 +30,21 @@ class MetricSettings:
         The α of G^α; None is the algorithm's own.
     smoothness
         L, for the stationarity measure s of Definition 3; None leaves s empty.
+    train_every
+        Iterations between evaluations of the training loss, which reads all the training data; None is at every
+        evaluation, 0 never.
     """
 
     costly_every: int = 0
     alpha: float | None = None
     smoothness: float | None = None
+    train_every: int | None = None
 
     def __post_init__(self) -> None:
         if self.costly_every < 0:
             raise ConfigError("metrics.costly_every", f"{self.costly_every} given; it must be ≥ 0 (0: never)")
+        if self.train_every is not None and self.train_every < 0:
+            raise ConfigError("metrics.train_every", f"{self.train_every} given; it must be ≥ 0 (0: never)")
         for key in ("alpha", "smoothness"):
             value = getattr(self, key)
             if value is not None and not value > 0:
@@ -45,14 +53,23 @@ class MetricSettings:
     def costly_at(self, t: int, last: bool) -> bool:
         return self.costly_every > 0 and (t % self.costly_every == 0 or last)
 
+    def train_at(self, t: int, last: bool) -> bool:
+        every = self.train_every
+        return every is None or (every > 0 and (t % every == 0 or last))
 
-def cheap(state: State, oracle: Oracle) -> dict[str, Tensor]:
-    """Loss, objective, accuracy of the averaged model; consensus errors; sparsity. Each `[S]`."""
+
+def cheap(state: State, oracle: Oracle, train: bool = True) -> dict[str, Tensor]:
+    """Loss, objective, accuracy of the averaged model; consensus errors; sparsity. Each `[S]`.
+
+    Without `train`, nothing that reads the training data.
+    """
     trials, problem = oracle.trials, oracle.problem
     mean = measures.mean_model(state.x, trials)
     buffers = oracle.average_buffers()
-    loss, _ = oracle.evaluate(mean, buffers, "train")
-    out = {"train_loss": loss, "phi": loss + _regularization(mean, problem)}
+    out = {}
+    if train:
+        loss, _ = oracle.evaluate(mean, buffers, "train")
+        out = {"train_loss": loss, "phi": loss + _regularization(mean, problem)}
     if oracle.test is not None:
         out["test_loss"], out["test_accuracy"] = oracle.evaluate(mean, buffers, "test")
     out["consensus_x"] = measures.consensus(state.x, trials)

@@ -92,11 +92,16 @@ class RunSection(Section):
 
 
 class MetricsSection(Section):
-    """Which costly measures, how often."""
+    """Which measures that read much data, how often."""
 
     costly_every: int = 0
     alpha: float | None = None
     smoothness: float | Literal["measure"] | None = None
+    train_every: int | None = None
+
+    def settings(self, smoothness: float | None) -> MetricSettings:
+        """As the loop takes them, with L as it was given or measured."""
+        return MetricSettings(self.costly_every, self.alpha, smoothness, self.train_every)
 
 
 class ProcessesSection(Section):
@@ -252,12 +257,14 @@ class Config(Section):
     def _check_metrics(self, prox_modulus: float) -> None:
         metrics, stride = self.metrics, self.run.evaluate_every
         given = None if metrics.smoothness == "measure" else metrics.smoothness
-        MetricSettings(metrics.costly_every, metrics.alpha, given)
-        if metrics.costly_every % stride:
-            raise ConfigError(
-                "metrics.costly_every",
-                f"{metrics.costly_every} given; it must be a multiple of run.evaluate_every = {stride} (0: never)",
-            )
+        metrics.settings(given)
+        for key in ("costly_every", "train_every"):
+            every = getattr(metrics, key)
+            if every is not None and every % stride:
+                raise ConfigError(
+                    f"metrics.{key}",
+                    f"{every} given; it must be a multiple of run.evaluate_every = {stride} (0: never)",
+                )
         if metrics.alpha is not None and metrics.alpha * prox_modulus >= 1:
             raise ConfigError(
                 "metrics.alpha",

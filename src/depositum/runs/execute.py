@@ -140,7 +140,7 @@ def check_fits(latest: Latest, problem: Problem, rows: int) -> None:
 def metric_settings(config: Config, simulator: Simulator) -> MetricSettings:
     section = config.metrics
     measured = smoothness(simulator.oracle).value if section.smoothness == "measure" else section.smoothness
-    return MetricSettings(section.costly_every, section.alpha, measured)
+    return section.settings(measured)
 
 
 def write_models(folder: RunFolder, loop: Loop, write: bool = True) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from depositum.errors import ConfigError, RunError
-from depositum.metrics import COLUMNS, COSTLY, History, MetricSettings
+from depositum.metrics import COLUMNS, COSTLY, TRAINING, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint
 from depositum.runs.config import Config, differences, dump, parse
@@ -90,9 +90,9 @@ class RunFolder:
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
         until = -1 if until is None else until
-        every, metrics = config.run.evaluate_every, MetricSettings(config.metrics.costly_every)
+        every, metrics = config.run.evaluate_every, config.metrics.settings(None)
         history = History(
-            _without_costly(record, keep=metrics.costly_at(record["iteration"], last=False))
+            _as_not_last(record, metrics)
             for record in _read(self.path / "history.csv")
             if record["iteration"] <= until and record["iteration"] % every == 0
         )
@@ -158,9 +158,13 @@ def _said(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
 
-def _without_costly(record: dict[str, Any], keep: bool) -> dict[str, Any]:
-    """A record without the costly measures unless they are kept, and without running means: they are made anew."""
-    gone = {f"{name}_mean" for name in AVERAGED} | (set() if keep else set(COSTLY))
+def _as_not_last(record: dict[str, Any], metrics: MetricSettings) -> dict[str, Any]:
+    """A record without what is measured at the end only, and without running means: they are made anew."""
+    gone, t = {f"{name}_mean" for name in AVERAGED}, record["iteration"]
+    if not metrics.costly_at(t, last=False):
+        gone |= set(COSTLY)
+    if not metrics.train_at(t, last=False):
+        gone |= set(TRAINING)
     return {k: v for k, v in record.items() if k not in gone}
 
 

@@ -169,7 +169,7 @@ def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
 def _metric_settings(config: Config) -> MetricSettings:
     section = config.metrics
     assert section.smoothness != "measure"  # refused before
-    return MetricSettings(section.costly_every, section.alpha, section.smoothness)
+    return section.settings(section.smoothness)
 
 
 def _agreed(group: Group, out: Path, n: int, clients: range) -> Latest | None:

@@ -142,9 +142,9 @@ class ProcessEngine:
         """Whether any rank was asked to stop, so that all stop at the same iteration, one that is `due`."""
         return due and bool(self.group.sum(torch.tensor([float(asked)])) > 0)
 
-    def measure_cheap(self) -> dict[str, Tensor]:
+    def measure_cheap(self, train: bool = True) -> dict[str, Tensor]:
         """Loss, objective, accuracy, consensus errors, sparsity, each `[S]`; nothing with `evaluate = "none"`."""
-        return {} if self.evaluate == "none" else self.measures.cheap(self.state)
+        return {} if self.evaluate == "none" else self.measures.cheap(self.state, train)
 
     def measure_costly(self, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
         """The clients' accuracy; with `evaluate = "gather"`, ‖G^α‖², estimation error, s and ζ² too. Each `[S]`."""

@@ -50,12 +50,15 @@ class GlobalMeasures:
             out[name] = (mean if buffer.is_floating_point() else mean.round()).to(buffer.dtype)
         return out
 
-    def cheap(self, state: State) -> dict[str, Tensor]:
-        """Loss, objective, accuracy of the averaged model; consensus errors; sparsity."""
+    def cheap(self, state: State, train: bool = True) -> dict[str, Tensor]:
+        """Loss, objective, accuracy of the averaged model; consensus errors; sparsity.
+
+        Without `train`, nothing that reads the training data.
+        """
         problem, x = self.oracle.problem, state.x
         y: Tensor | None = getattr(state, "y", None)
         mean, buffers = self.mean(x), self.buffers()
-        own = {"train_loss": self.oracle.evaluate(mean, buffers, "train")[0]}
+        own = {"train_loss": self.oracle.evaluate(mean, buffers, "train")[0]} if train else {}
         if self._whole_test is not None:
             own["test_loss"], own["test_accuracy"] = self._tested(mean, buffers)
         own["consensus_x"] = self._deviation(x, mean)
@@ -63,8 +66,9 @@ class GlobalMeasures:
             own["consensus_y"] = self._deviation(y, self.mean(y))
         own["sparsity"] = (by_trial(x, self.trials) == 0).to(torch.float64).mean(2).sum(1) / self.n
         out = self._summed(own)
-        loss = out["train_loss"]
-        out["phi"] = loss + problem.beta * problem.regularizer.value(mean) if problem.beta else loss
+        if train:
+            loss = out["train_loss"]
+            out["phi"] = loss + problem.beta * problem.regularizer.value(mean) if problem.beta else loss
         return out
 
     def clients(self, state: State) -> dict[str, Tensor]:
