@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from depositum import models, networks
+from depositum import models, networks, pretrained
 from depositum.algorithms import Depositum
 from depositum.data import TokenSamples
 from depositum.data.text import IGNORED
@@ -89,10 +89,9 @@ def problem_of(base: str, rank: int, clients: int, batch: int, length: int) -> P
 def plain_steps(base: str, rank: int, problem: Problem, device: torch.device, precision: str) -> Callable[[int], None]:
     """So many training steps of peft's own on all sequences at once."""
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
 
     frozen = torch.bfloat16 if precision == "bf16" else torch.float32
-    loaded = AutoModelForCausalLM.from_pretrained(base, dtype=frozen)
+    loaded = pretrained.read("AutoModelForCausalLM", base, "--base", dtype=frozen)
     adapted: Any = get_peft_model(loaded, LoraConfig(r=rank, lora_alpha=16, task_type="CAUSAL_LM")).to(device)
     trained = [p for p in adapted.parameters() if p.requires_grad]
     ids = problem.train.inputs.to(device)

@@ -256,6 +256,8 @@ def test_verdicts() -> None:
     assert judge(claim(where={"momentum": "p"}), results).verdict == "holds"
     diverged = outcome({"train_loss": bad}, axis="b", momentum="p", diverged=True)
     assert judge(claim(where={"momentum": "p"}), Results([cells[0], diverged], order)).verdict == "diverged"
+    part = judge(claim(each=["momentum"]), Results([cells[0], diverged, *cells[2:]], order))
+    assert part.verdict == "does not hold"  # for the other momentum, whatever came of this one
     missing = outcome({}, axis="b", momentum="p", missing=True)
     assert judge(claim(where={"momentum": "p"}), Results([cells[0], missing], order)).verdict == "not run"
 

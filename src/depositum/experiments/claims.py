@@ -11,8 +11,9 @@ from depositum.experiments.results import TRACE, HasDivergedError, NotRunError, 
 from depositum.experiments.sweep import check_axis, check_where
 
 Verdict = Literal["holds", "does not hold", "diverged", "not run"]
-#: From the best to the worst, for claims of several parts.
 VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "diverged", "not run")
+#: By what decides a claim of several parts: one that fails does, whatever came of the others.
+_DECIDES: tuple[Verdict, ...] = ("holds", "diverged", "not run", "does not hold")
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ def judge(claim: Claim, results: Results, key: str = "claim") -> Judged:
         except HasDivergedError as error:
             verdict, said = "diverged", str(error)
         parts.append((verdict, f"{', '.join(labels)}: {said}" if labels else said))
-    worst: Verdict = max((verdict for verdict, _ in parts), key=VERDICTS.index, default="not run")
-    return Judged(claim, worst, [said for _, said in parts])
+    verdicts = (verdict for verdict, _ in parts)
+    return Judged(claim, max(verdicts, key=_DECIDES.index, default="not run"), [said for _, said in parts])
 
 
 def check_claim(claim: Claim, experiment: Experiment, key: str) -> None:

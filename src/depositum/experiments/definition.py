@@ -152,6 +152,7 @@ class Experiment(Part):
     seeds: list[int] = [0, 1, 2, 3, 4]
     trace: bool = False
     unstated: list[str] = []
+    remarks: list[str] = []
     base: dict[str, dict[str, Any]] = {}
     sweep: list[Axis] = Field(min_length=1)
     omit: list[Where] = []

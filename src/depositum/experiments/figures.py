@@ -104,7 +104,9 @@ def _draw_panel(
     results: Results,
     styles: dict[tuple[str, ...], tuple[str, str, str]],
 ) -> None:
-    drawn = [outcome for outcome in results if outcome.history is not None]
+    # What diverged comes last: it may leave the picture, but does not decide how much the others' fill of it.
+    drawn = sorted((own for own in results if own.history is not None), key=lambda own: bool(own.diverged))
+    reach = None
     if panel.log:
         axes.set_yscale("log")
     inset = _inset(axes, drawn, panel) if panel.zoom is not None and drawn else None
@@ -112,6 +114,8 @@ def _draw_panel(
         inset.set_yscale("log")
     for outcome in drawn:
         style = styles[_series(outcome, figure)]
+        if outcome.diverged and outcome is not drawn[0] and reach is None:
+            reach = axes.get_ylim()
         for place in [axes] if inset is None else [axes, inset]:
             if panel.kind == "points":
                 _point(place, outcome, panel, style)
@@ -129,6 +133,9 @@ def _draw_panel(
     axes.spines[["top", "right"]].set_visible(False)
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
+    elif reach is not None:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, min(high, 10 * reach[1] if panel.log else 2 * reach[1] - reach[0]))
     if inset is not None and panel.zoom is not None:
         left, right = (share * max(own.config.run.steps for own in drawn) for share in panel.zoom)
         inset.set(xlim=(left, right), ylim=_range(inset, left, right))
@@ -184,6 +191,7 @@ def _trace(axes: Axes, outcome: Outcome, style: tuple[str, str, str]) -> None:
     if outcome.trace is None:
         return
     frame = _finite(outcome.frame(TRACE))
+    frame = frame[frame["t"] > 0]  # all clients start from one model
     every = frame.groupby("t")["y"].mean().clip(lower=SMALLEST)
     axes.plot(every.index.to_numpy(), every.to_numpy(), "-", color=style[0], linewidth=0.5, alpha=0.3)
     period = outcome.config.run.period

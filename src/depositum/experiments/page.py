@@ -13,7 +13,7 @@ INTRODUCTION = """\
 # Reproduction
 
 The paper's experiments, ours beside the paper's. Made by `depositum reproduce --page` from what
-`depositum reproduce ID` leaves in `results/ID`; nothing here is written by hand.
+`depositum reproduce ID` leaves in `results/ID`; what is said in words is in the experiments' files.
 
 ```
 depositum reproduce stepsize          # one experiment: figure, table, claims in results/stepsize
@@ -82,6 +82,8 @@ def _section(name: str, folder: Path, told: dict[str, Any], out: Path) -> str:
     if (folder / "table.md").exists():
         parts.append((folder / "table.md").read_text(encoding="utf-8").strip())
     parts.append("### Claims\n\n" + (folder / "claims.md").read_text(encoding="utf-8").strip())
+    if experiment is not None and experiment.remarks:
+        parts.append("### Remarks\n\n" + "\n".join(f"- {text}" for text in experiment.remarks))
     if told["chosen"]:
         parts.append("### Chosen by tuning\n\n" + _chosen(told["chosen"]))
     if experiment is not None and experiment.unstated:
