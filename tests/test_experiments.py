@@ -342,7 +342,7 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"tune": [{"where": {"alpha": "small"}, "grid": {"algorithm.gamma": [0.1, 0.2]}}]},
-            ["tune 1.cell", "must name one cell", "not 2"],
+            ["tune 1.cell", "must name 1 of the cells", "not 2"],
         ),
         ({"tune": [{"where": {"alpha": "small"}, "grid": {"gamma": [0.1]}}]}, ["tune 1.grid.gamma", "section.key"]),
     ],

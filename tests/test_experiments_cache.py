@@ -15,6 +15,7 @@ from depositum import experiments
 from depositum.cli.interrupt import StopOnSignal
 from depositum.cli.reproduce import Watching
 from depositum.engines import Callback, Loop
+from depositum.errors import ConfigError
 from depositum.experiments import Options, StoppedError, cache
 from depositum.experiments.output import tuning
 from depositum.experiments.results import NotRunError
@@ -211,9 +212,10 @@ def test_tuning_chooses_what_ends_lowest_on_held_out_data(tmp_path: Path) -> Non
     (choice,) = plan.choices
     losses = []
     for point in choice.points:
-        assert point.config.problem.holdout == 0.25
-        assert point.config.run.seeds == [9]
-        kept = cache.find(cache.place(tmp_path, point.config))
+        (config,) = point.configs
+        assert config.problem.holdout == 0.25
+        assert config.run.seeds == [9]
+        kept = cache.find(cache.place(tmp_path, config))
         assert kept is not None
         losses.append(kept.history["test_loss"].iloc[-1])
     best = choice.tune.grid["algorithm.alpha"][int(np.argmin(losses))]
@@ -229,6 +231,24 @@ def test_tuning_chooses_what_ends_lowest_on_held_out_data(tmp_path: Path) -> Non
     assert (frame["edge"] != "").any() == edge
     assert any("at the edge of its grid" in line for line in watch.said) == edge
     assert perform(tuned(), tmp_path)[1].cells == 0  # choices are kept as cells are
+
+
+def test_tuning_on_several_cells_takes_the_worst(tmp_path: Path) -> None:
+    """A point counts by its worst cell, found by hand; labels that lead to no cell are refused."""
+    table = tuned()
+    table["tune"][0]["cell"] = {"period": ["T0 = 1", "T0 = 2"]}
+    _, watch, plan = perform(table, tmp_path)
+    assert watch.cells == 2 * 3 + 4
+    (choice,) = plan.choices
+    losses = []
+    for point in choice.points:
+        kept = [cache.find(cache.place(tmp_path, config)) for config in point.configs]
+        losses.append([own.history["test_loss"].iloc[-1] for own in kept if own is not None])
+    assert all(len(each) == 2 and each[0] != each[1] for each in losses)
+    assert choice.values == [max(each) for each in losses]
+    table["tune"][0]["cell"] = {"period": "T0 = 1", "alpha": ["small", "large"]}
+    with pytest.raises(ConfigError, match="must name 2 of the cells to choose for, not 1"):
+        perform(table, tmp_path)
 
 
 def test_tuning_of_cells_that_are_not_asked_for(tmp_path: Path) -> None:

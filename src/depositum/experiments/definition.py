@@ -64,12 +64,13 @@ class Tune(Part):
     """Hyper-parameters chosen from a grid, once for each combination of the `per` axes, for the cells of `where`.
 
     The grid is run on the cell that `cell` names, with `seed`, without the held-out share of the training data; the
-    choice is the point of which `by`, on that share, ends lowest.
+    choice is the point of which `by`, on that share, ends lowest. Of several cells, given as lists of labels, the worst
+    counts.
     """
 
     where: Where
     per: list[str] = []
-    cell: dict[str, str] = {}
+    cell: Where = {}
     grid: dict[str, list[Any]] = Field(min_length=1)
     set: Settings = {}
     seed: int = 97

@@ -132,7 +132,7 @@ def tuning(choices: list[Choice]) -> pd.DataFrame:
                 {
                     **choice.labels,
                     "settings": settings,
-                    "steps": point.config.run.steps,
+                    "steps": point.configs[0].run.steps,
                     f"validation {choice.tune.by}": "diverged" if value == float("inf") else value,
                     "chosen": int(chosen),
                     "edge": " ".join(choice.edges) if chosen else "",

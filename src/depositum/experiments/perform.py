@@ -131,12 +131,13 @@ def perform(plan: Plan, store: Path, watch: Watch) -> Results:
     experiment, only = plan.experiment, set(plan.only)
     needed = [choice for choice in plan.choices if only.intersection(choice.targets)]
     run = _Runner(plan, store, watch)
-    run([Job(point.config, at_once(cell, experiment)) for choice in needed for cell, point in choice.tried], "tuning")
+    run([Job(config, at_once(cell, experiment)) for choice in needed for cell, config in choice.tried], "tuning")
     for choice in plan.choices:
-        kept = [cache.find(cache.place(store, point.config)) for point in choice.points]
-        if None in kept:
+        kept = [[cache.find(cache.place(store, config)) for config in point.configs] for point in choice.points]
+        known = [[own for own in each if own is not None] for each in kept]
+        if known != kept:
             continue  # of cells that are not asked for
-        choice.decide(kept)
+        choice.decide(known)
         for key in choice.edges if choice in needed else []:
             chosen = choice.points[choice.best].settings[key]
             watch.say(f"{experiment.id}: {choice.name}: {key} = {chosen} is at the edge of its grid")

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +29,18 @@ from depositum.runs.config import Config
 
 @dataclass
 class Point:
-    """One point of a grid: what it sets, and the configuration it is tried with."""
+    """One point of a grid: what it sets, and the configurations it is tried with, one for each cell it is tried on."""
 
     settings: dict[str, Any]
-    config: Config
+    configs: list[Config]
 
 
 @dataclass
 class Choice:
-    """What is chosen together: the cells it is for, the points, and, once they are run, their values and the best."""
+    """What is chosen together: the cells it is for, the points, and, once they are run, their values and the best.
+
+    A point's value is the worst of those on the cells it is tried on.
+    """
 
     labels: Labels  #: of the `where` and `per` axes that are one label
     tune: Tune
@@ -46,9 +50,9 @@ class Choice:
     seconds: float = 0.0
 
     @property
-    def tried(self) -> list[tuple[Cell, Point]]:
-        """The points, each with a cell that it is for."""
-        return [(self.targets[0], point) for point in self.points]
+    def tried(self) -> list[tuple[Cell, Config]]:
+        """What is run to choose, each with a cell that it is for."""
+        return [(self.targets[0], config) for point in self.points for config in point.configs]
 
     @property
     def best(self) -> int:
@@ -65,13 +69,13 @@ class Choice:
         chosen = self.points[self.best].settings
         return [key for key, grid in self.tune.grid.items() if len(grid) > 1 and chosen[key] in (grid[0], grid[-1])]
 
-    def decide(self, kept: Sequence[Kept | None]) -> None:
+    def decide(self, kept: Sequence[Sequence[Kept]]) -> None:
         """Take over what the points gave, and set the best in the cells it is for; what diverged is never best."""
-        values = [_last(own, self.tune.by) for own in kept]
+        values = [max(_last(own, self.tune.by) for own in each) for each in kept]
         if not np.isfinite(values).any():
             raise ConfigError(f"tune: {self.name}", "diverges at every point of its grid; choose smaller stepsizes")
         self.values = values
-        self.seconds = sum({own.folder: own.seconds for own in kept if own is not None}.values())
+        self.seconds = sum({own.folder: own.seconds for each in kept for own in each}.values())
         for cell in self.targets:
             apply(cell.table, self.points[self.best].settings, "tune.grid")
 
@@ -94,12 +98,13 @@ def plan(experiment: Experiment, cells: list[Cell], options: Options) -> list[Ch
             own = {axis: label for axis, label in tune.where.items() if isinstance(label, str)}
             own |= dict(zip(tune.per, labels, strict=True))
             tried = [cell for cell in targets if matches(cell.labels, tune.cell)]
-            if len(tried) != 1:
+            asked = math.prod(1 if isinstance(label, str) else len(label) for label in tune.cell.values())
+            if len(tried) != asked:
                 raise ConfigError(
                     f"{experiment.id}: {key}.cell",
-                    f"{tune.cell} given; it must name one cell of those to choose for, not {len(tried)}",
+                    f"{tune.cell} given; it must name {asked} of the cells to choose for, not {len(tried)}",
                 )
-            points = [_point(experiment, tune, tried[0], settings, options) for settings in _grid(tune, few)]
+            points = [_point(experiment, tune, tried, settings, options) for settings in _grid(tune, few)]
             choices.append(Choice(own, tune, targets, points))
     for choice in choices:
         for cell in choice.targets:
@@ -109,7 +114,7 @@ def plan(experiment: Experiment, cells: list[Cell], options: Options) -> list[Ch
 
 def _check(tune: Tune, experiment: Experiment, key: str) -> None:
     check_where(tune.where, experiment, f"{key}.where")
-    check_where(dict(tune.cell), experiment, f"{key}.cell")
+    check_where(tune.cell, experiment, f"{key}.cell")
     for axis in tune.per:
         check_axis(axis, experiment, f"{key}.per")
     check_measure(tune.by, f"{experiment.id}: {key}.by")
@@ -126,7 +131,11 @@ def _grid(tune: Tune, few: int | None) -> list[dict[str, Any]]:
     return [dict(zip(tune.grid, point, strict=True)) for point in itertools.product(*values)]
 
 
-def _point(experiment: Experiment, tune: Tune, cell: Cell, settings: dict[str, Any], options: Options) -> Point:
+def _point(experiment: Experiment, tune: Tune, cells: list[Cell], settings: dict[str, Any], options: Options) -> Point:
+    return Point(settings, [_tried(experiment, tune, cell, settings, options) for cell in cells])
+
+
+def _tried(experiment: Experiment, tune: Tune, cell: Cell, settings: dict[str, Any], options: Options) -> Config:
     tried = Cell(cell.labels, copy.deepcopy(cell.table))
     apply(tried.table, tune.set, "tune.set")
     if options.quick:
@@ -134,12 +143,12 @@ def _point(experiment: Experiment, tune: Tune, cell: Cell, settings: dict[str, A
     tried.table["run"]["seeds"] = [tune.seed]
     override(tried.table, Options(overrides=options.overrides, device=options.device))
     apply(tried.table, {"problem.holdout": tune.holdout, "run.seeds": [tune.seed], **settings}, "tune.grid")
-    return Point(settings, checked(tried, experiment))
+    return checked(tried, experiment)
 
 
-def _last(kept: Kept | None, measure: str) -> float:
+def _last(kept: Kept, measure: str) -> float:
     """The last value of a measure; infinite where the run diverged."""
-    if kept is None or kept.diverged:
+    if kept.diverged:
         return float("inf")
     value = float(kept.history.sort_values("iteration")[measure].iloc[-1])
     return value if np.isfinite(value) else float("inf")
