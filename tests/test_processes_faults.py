@@ -10,7 +10,7 @@ from torch.distributed import TCPStore
 from tests.processes_launch import Launch, free_port, launch
 from tests.processes_work import alone, refused, slow_once, until_lost
 
-TIMEOUT = 2.0
+TIMEOUT = 3.0
 
 
 @pytest.mark.parametrize(

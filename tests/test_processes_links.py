@@ -131,21 +131,22 @@ def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, send: str, 
                     assert rows * messages <= counted <= (rows + 16) * messages
 
 
-def test_long_rows_are_summed_in_the_order_of_ids_and_stay_as_they_are() -> None:
-    """To the bit: one's own term, then the neighbours' by id, whole rows at a time.
+@pytest.mark.parametrize("processes", [2, 4])
+def test_long_rows_are_summed_in_the_same_order_and_stay_as_they_are(processes: int) -> None:
+    """To the bit: the first neighbour's term, one's own, then the others' by id, on any number of processes.
 
     Another order, columns summed twice or not at all, or memory that is given out again while a result, or a view of
     it, is still in use would break it.
     """
     n = 4
-    found, z, W = launch(long_exchanges, 2, n), long_rows(n), dp.ring(n).matrix(0)
+    found, z, W = launch(long_exchanges, processes, n), long_rows(n), dp.ring(n).matrix(0)
     for send in ("float32", "sparse"):
         for power in range(6):
             rows = np.concatenate([rank[send][power] for rank in found])
             for i in range(n):
-                expected = z[i] * float(W[i, i])
-                for j in sorted({(i - 1) % n, (i + 1) % n}):
-                    expected.add_(z[j], alpha=float(W[i, j]))
+                first, second = sorted({(i - 1) % n, (i + 1) % n})
+                expected = z[first] * float(W[i, first])
+                expected.add_(z[i], alpha=float(W[i, i])).add_(z[second], alpha=float(W[i, second]))
                 assert np.array_equal(rows[i], expected.numpy()[5 * (power % 2) :] * 2**power)
 
 

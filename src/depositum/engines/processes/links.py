@@ -1,13 +1,15 @@
 """What `mix` is among processes: rows travel along the edges of the network, and nowhere else.
 
-Each pair of ranks that have neighbours in each other exchanges one message per mixing. A row is the client's own term
-first, and then its neighbours' in the order of their ids, whenever they arrived: the same sum on any number of
-processes.
+Each pair of ranks that have neighbours in each other exchanges one message per mixing. A row is the term of its first
+neighbour, then the client's own, and then the other neighbours' in the order of their ids, whenever they arrived: the
+same sum on any number of processes. With one client here, it is made in the place of the row that was received first.
 
 A lossy encoding Q computes z + (W − I) Q(z), each client using its own transmitted value too: what one end of a link
 gains, the other loses, so that averages (and with them the tracking invariant) are kept.
 """
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -106,25 +108,44 @@ class Links:
         lossy = self.encoding.lossy
         known = self.encoding.transmitted(blocks)
 
+        rows = {client: known[:, k] for k, client in enumerate(self.held)}
+
+        def row(j: int) -> Tensor:
+            if j not in rows:  # what came first is summed while the rest arrives
+                rows.update(arriving.rows(self.placement.rank_of(j)))
+            return rows[j]
+
         def finish() -> Tensor:
-            out = self._memory.empty(blocks.numel(), blocks.dtype).view(blocks.shape)
-            rows = {client: known[:, k] for k, client in enumerate(self.held)}
+            out = self._place_of_sum(blocks, terms, row)
             # All terms of some columns, then of the next: each number is read from memory once.
             for columns in self._columns(blocks.shape[2]):
                 for k, term in enumerate(terms):
-                    part, own = out[:, k, columns], known[:, k, columns]
-                    torch.mul(blocks[:, k, columns], term.total if lossy else term.own, out=part)
-                    for j, weight in term.others:
-                        if j not in rows:  # what came first is summed while the rest arrives
-                            rows |= arriving.rows(self.placement.rank_of(j))
-                        theirs = rows[j][:, columns]
-                        part.add_(theirs - own if lossy else theirs, alpha=weight)
+                    part, own, others = out[:, k, columns], blocks[:, k, columns], iter(term.others)
+                    if lossy:
+                        torch.mul(own, term.total, out=part)
+                        for j, weight in others:
+                            part.add_(row(j)[:, columns] - known[:, k, columns], alpha=weight)
+                        continue
+                    for j, weight in itertools.islice(others, 1):
+                        torch.mul(row(j)[:, columns], weight, out=part).add_(own, alpha=term.own)
+                    if not term.others:
+                        torch.mul(own, term.own, out=part)
+                    for j, weight in others:
+                        part.add_(row(j)[:, columns], alpha=weight)
             arriving.transfer.close()
             return out.view(z.shape)
 
         promise = Promise(z, finish)
         self._open.append(promise)
         return promise
+
+    def _place_of_sum(self, blocks: Tensor, terms: tuple[Terms, ...], row: Callable[[int], Tensor]) -> Tensor:
+        """Memory for the sums, `[S, k, d]`: that of the first row received, if nobody else here needs it."""
+        if len(terms) == 1 and terms[0].others and not self.encoding.lossy:
+            received = row(terms[0].others[0][0])
+            if received.is_contiguous():
+                return received.view(blocks.shape)
+        return self._memory.empty(blocks.numel(), blocks.dtype).view(blocks.shape)
 
     def _columns(self, d: int) -> list[slice]:
         """Columns that are summed together."""

@@ -4,7 +4,7 @@ If one process hangs, its neighbours wait for it, their neighbours wait for them
 that hangs, every process has a thread that tells the others, through the store they met in, that it is alive (a beat)
 and, once it has waited for half the time-out, for whom (a note). The one to blame is then found by following the notes
 from rank to rank to one that has left none: it does not wait, it is silent. A process that names another leaves that
-in the store too, so that those who then lose it name the same one.
+in the store too, where those who wait look for it: when they then lose it, or the store, they name the same one.
 """
 
 import json
@@ -49,15 +49,17 @@ class Watch:
         self._waiting: Wait | None = None
         self._noted: Wait | None = None
         self._verdict: list[int] | None = None
+        #: Whether the verdict is another's, and so may be taken back by it.
+        self._heard = False
         self._failed = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_watch, name="depositum-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop beating."""
+        """Stop beating. A thread that were still with the store when the process ends would abort it."""
         self._stop.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(max(PATIENCE, self.timeout))
 
     @contextmanager
     def waiting_for(self, peers: Iterable[int]) -> Iterator[None]:
@@ -80,7 +82,8 @@ class Watch:
             # In a thread: if the store's keeper hangs, so does whoever asks it.
             asking = threading.Thread(target=self._judge, args=(list(suspects), certain), daemon=True)
             asking.start()
-            asking.join(PATIENCE)
+            # A connection that closed is noticed at once, so there is time to find out, however busy the machine is.
+            asking.join(PATIENCE if late else 2 * PATIENCE)
         if self.keeper == self.rank:
             # The store outlives this error, so that the others can still ask it: a thread keeps the process.
             threading.Thread(target=time.sleep, args=(2 * PATIENCE,), daemon=False).start()
@@ -98,6 +101,9 @@ class Watch:
                 wait = self._waiting
                 if self._noted is not None and wait is not self._noted and not self._failed:
                     self._take_back()
+                if self._heard or (wait is not None and self._verdict is None):
+                    self._verdict = self._read("lost") if wait is not None else None
+                    self._heard = self._verdict is not None
                 if wait is None:
                     continue
                 waited = time.monotonic() - wait.since
@@ -123,7 +129,9 @@ class Watch:
             if (named := self._read("lost")) is not None:
                 self._verdict = named
                 return
-            self._verdict = suspects if certain else self._culprits(suspects)
+            verdict = suspects if certain else self._culprits(suspects)
+            # Others may have found out meanwhile, and gone: that they are silent now says nothing.
+            self._verdict = self._read("lost") or verdict
             self.store.set("lost", json.dumps(self._verdict))
         except RuntimeError:
             return
