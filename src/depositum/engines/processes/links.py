@@ -8,7 +8,6 @@ A lossy encoding Q computes z + (W − I) Q(z), each client using its own transm
 gains, the other loses, so that averages (and with them the tracking invariant) are kept.
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -107,7 +106,6 @@ class Links:
         arriving = Arriving(self, blocks)
         lossy = self.encoding.lossy
         known = self.encoding.transmitted(blocks)
-
         rows = {client: known[:, k] for k, client in enumerate(self.held)}
 
         def row(j: int) -> Tensor:
@@ -119,18 +117,16 @@ class Links:
             out = self._place_of_sum(blocks, terms, row)
             # All terms of some columns, then of the next: each number is read from memory once.
             for columns in self._columns(blocks.shape[2]):
-                for k, term in enumerate(terms):
-                    part, own, others = out[:, k, columns], blocks[:, k, columns], iter(term.others)
+                for k, (client, term) in enumerate(zip(self.held, terms, strict=True)):
+                    part = out[:, k, columns]
                     if lossy:
-                        torch.mul(own, term.total, out=part)
-                        for j, weight in others:
+                        torch.mul(blocks[:, k, columns], term.total, out=part)
+                        for j, weight in term.others:
                             part.add_(row(j)[:, columns] - known[:, k, columns], alpha=weight)
                         continue
-                    for j, weight in itertools.islice(others, 1):
-                        torch.mul(row(j)[:, columns], weight, out=part).add_(own, alpha=term.own)
-                    if not term.others:
-                        torch.mul(own, term.own, out=part)
-                    for j, weight in others:
+                    ordered = [*term.others[:1], (client, term.own), *term.others[1:]]
+                    torch.mul(row(ordered[0][0])[:, columns], ordered[0][1], out=part)
+                    for j, weight in ordered[1:]:
                         part.add_(row(j)[:, columns], alpha=weight)
             arriving.transfer.close()
             return out.view(z.shape)
