@@ -113,6 +113,7 @@ def arguments(n: int) -> dict[str, Any]:
         "period": 2,
         "batch_size": 8,
         "steps": 15,
+        "evaluate_from": 3,
         "test": client_data(99),
         "weighting": "samples",
         "dtype": "float64",

@@ -84,6 +84,17 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("run.steps=-1", "run.steps", "-1 given; it must be a whole number ≥ 0"),
     ("run.batch_size=0", "run.batch_size", "0 given; it must be a whole number ≥ 1"),
     ("run.evaluate_every=0", "run.evaluate_every", "0 given; it must be a whole number ≥ 1"),
+    (
+        "run.evaluate_from=-1",
+        "run.evaluate_from",
+        "-1 given; it must be a whole number from 0 to run.evaluate_every − 1",
+    ),
+    (
+        ("run.evaluate_every=5", "run.evaluate_from=7", "metrics.costly_every=0"),
+        "run.evaluate_from",
+        "7 given; it must be a whole number from 0 to run.evaluate_every − 1 = 4",
+    ),
+    ("run.evaluate_from=0.5", "run.evaluate_from", "0.5 given; it must be a whole number"),
     ("run.checkpoint_every=0", "run.checkpoint_every", "0 given; it must be a whole number ≥ 1"),
     ("run.seeds=[]", "run.seeds", "given; it must be a list of different whole numbers"),
     ("run.seeds=[1, 1]", "run.seeds", "given; it must be a list of different whole numbers"),

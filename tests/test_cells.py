@@ -254,13 +254,13 @@ def assert_alike(one: RunResult, other: RunResult, dtype: str = "float64") -> No
     assert set(files(one.folder)) == set(files(other.folder))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "evaluate_from"), [("float64", 0), ("float32", 1)])
+def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_from: int) -> None:
     """Every file of every cell, with numbers, β, partition, weighting and seeds of its own.
 
     A label where a seed belongs, a measure with another cell's α or β, a row in another cell's file: all show here.
     """
-    configs, loops = sweep(dtype=dtype), []
+    configs, loops = sweep(dtype=dtype, evaluate_from=evaluate_from), []
     assert together(configs) == [[0, 1, 2, 3]]
     results = execute_cells(configs, places(tmp_path, 4), on_loop=loops.append)
     assert len(loops) == 1
@@ -555,12 +555,13 @@ def test_who_can_run_together() -> None:
         config(run={"batch_size": 5}),
         config(run={"steps": 21}),
         config(run={"evaluate_every": 8}),
+        config(run={"evaluate_from": 1}),
         config(run={"dtype": "float64"}),
         config(metrics={"costly_every": 0}),
         config(metrics={"smoothness": "measure"}),
         config(metrics={"smoothness": "measure"}),
     ]
-    assert together([*others, *others[:2]]) == [[0, 16], [1, 17], *([i] for i in range(2, len(others)))]
+    assert together([*others, *others[:2]]) == [[0, 17], [1, 18], *([i] for i in range(2, len(others)))]
     assert together([alike[0], others[0], alike[1]]) == [[0, 2], [1]]
     assert together([]) == []
 

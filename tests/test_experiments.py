@@ -89,6 +89,10 @@ def test_settings_of_the_client_count(n: int) -> None:
         assert 1 - table["algorithm"]["gamma"] == pytest.approx(math.sqrt(n / 801), rel=1e-14)
         assert table["run"]["batch_size"] == math.ceil(math.sqrt(n))
         assert table["problem"]["clients"] == n
+        # Evaluated right after exchanges only, the last included: elsewhere ‖Gᵅ(x)‖² takes n full gradients.
+        run = table["run"]
+        assert run["evaluate_every"] % run["period"] == 0
+        assert run["evaluate_from"] == run["steps"] % run["evaluate_every"] == 1
 
 
 def test_the_accuracy_table_is_the_papers() -> None:

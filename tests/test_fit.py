@@ -161,6 +161,14 @@ def test_callbacks_are_asked_at_their_moments():
     assert diary.entries == ["start", ("evaluated", 0), 1, 2, ("evaluated", 2), 3, ("evaluated", 3), "end"]
 
 
+def test_evaluations_shifted():
+    """Evaluations at multiples of the stride, whatever they begin with, would break it."""
+    result = quick(evaluate_from=1, metrics=dp.MetricSettings(costly_every=8))
+    assert result.history.iteration.tolist() == [0, 1, 5, 9, 12]
+    assert result.history.stationarity.notna().tolist() == [True, True, False, True, True]
+    assert result.consensus.index.tolist() == list(range(1, 13))
+
+
 def test_costly_measures_on_request():
     """Stationarity and its companions at their stride; s where L is given."""
     result = quick(
@@ -320,6 +328,7 @@ def test_wrong_clients(clients, message):
         ({"period": 0}, "run.period: 0 given"),
         ({"steps": -1}, "run.steps: -1 given"),
         ({"evaluate_every": 0}, "run.evaluate_every: 0 given"),
+        ({"evaluate_from": 4}, "run.evaluate_from: 4 given; it must be a whole number from 0 to .* = 3"),
         ({"seed": 1.5}, "seed: 1.5 given; it must be a whole number"),
         ({"dtype": "float16"}, "dtype: 'float16' given; it can be 'float32' or 'float64'"),
         ({"precision": "fp16"}, "run.precision: 'fp16' given"),

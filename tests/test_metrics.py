@@ -14,6 +14,7 @@ from depositum.metrics import (
     CHEAP,
     COLUMNS,
     COSTLY,
+    Evaluations,
     History,
     MetricSettings,
     cheap,
@@ -332,7 +333,7 @@ def test_a_history_taken_up_again_goes_on_alike():
 def test_when_costly_measures_are_due(every, last, evaluated):
     """At multiples of their own stride and at the last iteration; 0 is never."""
     settings = MetricSettings(costly_every=every)
-    assert [t for t in range(8) if settings.costly_at(t, last and t == 7)] == list(evaluated)
+    assert [t for t in range(8) if settings.costly_at(t, last and t == 7, Evaluations())] == list(evaluated)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +342,26 @@ def test_when_costly_measures_are_due(every, last, evaluated):
 def test_when_the_training_loss_is_due(every, evaluated):
     """At every evaluation, unless it has a stride of its own; 0 is never."""
     settings = MetricSettings(train_every=every)
-    assert [t for t in range(8) if settings.train_at(t, t == 7)] == list(evaluated)
+    assert [t for t in range(8) if settings.train_at(t, t == 7, Evaluations())] == list(evaluated)
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "evaluated"),
+    [(3, 0, [0, 3, 6]), (3, 1, [0, 1, 4, 7]), (3, 2, [0, 2, 5, 8]), (1, 0, range(9)), (20, 7, [0, 7])],
+)
+def test_which_iterations_are_evaluated(every, start, evaluated):
+    """t = 0 and every so many from `start` on. A loop that is told of too many iterations to the next passes it by."""
+    evaluations = Evaluations(every, start)
+    assert [t for t in range(9) if evaluations.due(t)] == list(evaluated)
+    for t in range(9):
+        assert evaluations.left(t) == next(k for k in range(1, every + 1) if evaluations.due(t + k))
+
+
+def test_measures_count_from_the_first_evaluation():
+    """A stride that counts from t = 0 has no evaluation in common with shifted ones but the first and last."""
+    settings, evaluations = MetricSettings(costly_every=4, train_every=6), Evaluations(2, 1)
+    assert [t for t in range(15) if settings.costly_at(t, False, evaluations)] == [0, 1, 5, 9, 13]
+    assert [t for t in range(15) if settings.train_at(t, t == 14, evaluations)] == [0, 1, 7, 13, 14]
 
 
 @pytest.mark.parametrize(

@@ -213,12 +213,15 @@ def test_some_iteration_is_always_held_by_all(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("evaluate", ["gather", "none"])
 def test_what_is_measured(whole: Path, tmp_path: Path, evaluate: str) -> None:
-    """All columns, as the simulator has them, or those alone that a client counts for itself."""
-    out = tmp_path / "out"
-    settings = ("--set", f"processes.evaluate={evaluate}", "--set", "processes.send=sparse", "--set", "run.steps=8")
-    said = launch(run, 2, str(whole / "c.toml"), "--out", str(out), *settings)
+    """All columns, as the simulator has them, or those alone that a client counts for itself; at the same iterations,
+    shifted as they are.
+    """
+    out, length = tmp_path / "out", ("run.steps=8", "run.evaluate_from=1")
+    train(whole / "c.toml", tmp_path / "1", overrides=length)
+    settings = (f"processes.evaluate={evaluate}", "processes.send=sparse", *length)
+    said = launch(run, 2, str(whole / "c.toml"), "--out", str(out), *(f"--set={setting}" for setting in settings))
     assert [s.code for s in said] == [0, 0], said
-    for ours, theirs in zip(history(out), history(whole / "1"), strict=False):
+    for ours, theirs in zip(history(out), history(tmp_path / "1"), strict=True):
         for key, value in theirs.items():
             if evaluate == "none":
                 counted = {"seed", "iteration", "phases", "bytes_sent", "gradient_evaluations"}

@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "float64, full gradients": {"run": {"dtype": "float64", "batch_size": "full"}},
     "cosine": {"algorithm": {"alpha": COSINE}},
     "power": {"algorithm": {"alpha": {"power": {"start": 0.2, "power": 0.5}}}},
+    "shifted": {"run": {"evaluate_from": 1}, "metrics": {"train_every": 8}},
     "step": {"algorithm": {"alpha": {"step": {"start": 0.2, "factor": 0.5, "every": 4}}}},
 }
 EVERYTHING: dict[str, dict[str, Any]] = {
@@ -185,17 +186,46 @@ def test_finished_run_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 8, 12, 13, 16])
-def test_extended_equals_as_long_from_the_start(tmp_path: Path, first: int) -> None:
+@pytest.mark.parametrize("evaluate_from", [0, 1])
+def test_extended_equals_as_long_from_the_start(tmp_path: Path, first: int, evaluate_from: int) -> None:
     """The shorter run's last evaluation (13: between evaluations; 12: costly measures, and a training loss, of its own)
-    must not stay.
+    must not stay. Shifted by 1, it is 12 that is between, and 13 that has measures of its own.
     """
-    config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]}, metrics={"train_every": 8})
+    run = {"seeds": [0, 1], "evaluate_from": evaluate_from}
+    config = write_config(tmp_path / "c.toml", run=run, metrics={"train_every": 8})
     train(config, tmp_path / "whole")
     train(config, tmp_path / "extended", overrides=(f"run.steps={first}",))
     assert read_history(tmp_path / "extended")["iteration"].max() == first
     train(config, tmp_path / "extended")
     assert outcome(tmp_path / "extended") == outcome(tmp_path / "whole")
     assert (tmp_path / "extended" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
+
+
+def test_evaluations_shifted(tmp_path: Path) -> None:
+    """Rows at t = 0, 1, 6, 11, … and the last; measures with a stride of their own count from 1 too.
+
+    A stride that counts from t = 0 would leave them to the first and last rows alone.
+    """
+    run, metrics = {"steps": 23, "evaluate_every": 5, "evaluate_from": 1}, {"costly_every": 10, "train_every": 10}
+    train(write_config(tmp_path / "c.toml", run=run, metrics=metrics), tmp_path / "run")
+    history = read_history(tmp_path / "run").set_index("iteration")
+    assert history.index.tolist() == [0, 1, 6, 11, 16, 21, 23]
+    for column in ("train_loss", "phi", "stationarity", "stationarity_mean", "gradient_error"):
+        assert history.index[history[column].notna()].tolist() == [0, 1, 11, 21, 23], column
+    assert history["test_loss"].notna().all()
+    assert history["stationarity_mean"].iloc[-1] == pytest.approx(history["stationarity"].mean())
+
+
+def test_run_of_an_earlier_version(tmp_path: Path) -> None:
+    """A folder whose configuration has no `run.evaluate_from` yet is the same run's, and goes on."""
+    config = write_config(tmp_path / "c.toml")
+    train(config, tmp_path / "whole")
+    train(config, tmp_path / "run", StoppedAt(9))
+    written = tmp_path / "run" / "config.toml"
+    assert "evaluate_from = 0\n" in written.read_text()
+    written.write_text(written.read_text().replace("evaluate_from = 0\n", ""))
+    train(config, tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_run_of_no_steps(tmp_path: Path) -> None:
@@ -586,6 +616,7 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "backend": "auto",
             "compile": "auto",
             "evaluate_every": 10,
+            "evaluate_from": 0,
             "checkpoint_every": 100,
         },
         "metrics": {"costly_every": 0},

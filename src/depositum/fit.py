@@ -76,6 +76,7 @@ def fit(
     dtype: Literal["float32", "float64"] = "float32",
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto",
     evaluate_every: int = 10,
+    evaluate_from: int = 0,
     metrics: MetricSettings | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
@@ -111,8 +112,9 @@ def fit(
         Of the mini-batches (and of dropout). All else is fixed by what is passed.
     device, dtype, precision
         Where (`"auto"`: a GPU if there is one), the state's numbers, and those of the model's passes alone.
-    evaluate_every, metrics
-        Iterations between records of the history, and its costly measures (none by default; docs/metrics.md).
+    evaluate_every, evaluate_from, metrics
+        Iterations between records of the history, the first of them after t = 0 (0: a whole stride), and its costly
+        measures (none by default; docs/metrics.md).
     callbacks
         Asked at the moments of training (`depositum.Callback`).
     progress
@@ -166,6 +168,7 @@ def fit(
                         "dtype": dtype,
                         "precision": precision,
                         "evaluate_every": evaluate_every,
+                        "evaluate_from": evaluate_from,
                         "metrics": repr(metrics),
                         "processes": repr(own),
                     }
@@ -188,6 +191,7 @@ def fit(
             engine,
             steps,
             evaluate_every=evaluate_every,
+            evaluate_from=evaluate_from,
             checkpoint_every=max(1, evaluate_every),
             metrics=metrics,
             callbacks=[trace, *([ProgressBar()] if shown else []), *callbacks],

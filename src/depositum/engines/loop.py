@@ -15,7 +15,7 @@ from depositum.engines.processes.engine import ProcessEngine
 from depositum.engines.simulator import Costs, Simulator, select_trials
 from depositum.engines.whole import AllRows, Averaged, Whole
 from depositum.errors import ConfigError
-from depositum.metrics import History, MetricSettings, record
+from depositum.metrics import Evaluations, History, MetricSettings, record
 
 #: Iterations after which progress is shown, at the latest.
 LONGEST_STRETCH = 256
@@ -111,22 +111,19 @@ class Loop:
         steps: int,
         *,
         evaluate_every: int = 10,
+        evaluate_from: int = 0,
         checkpoint_every: int = 100,
         metrics: MetricSettings | None = None,
         callbacks: Sequence[Callback] = (),
         snapshot: Snapshot | None = None,
         history: History | None = None,
     ) -> None:
-        for key, value, least in (
-            ("steps", steps, 0),
-            ("evaluate_every", evaluate_every, 1),
-            ("checkpoint_every", checkpoint_every, 1),
-        ):
+        for key, value, least in (("steps", steps, 0), ("checkpoint_every", checkpoint_every, 1)):
             if value < least:
                 raise ConfigError(f"run.{key}", f"{value} given; it must be a whole number ≥ {least}")
         self.engine = engine
         self.steps = steps
-        self.evaluate_every, self.checkpoint_every = evaluate_every, checkpoint_every
+        self.evaluations, self.checkpoint_every = Evaluations(evaluate_every, evaluate_from), checkpoint_every
         self.metrics = metrics or MetricSettings()
         self.callbacks = list(callbacks)
         self.history = history or History()
@@ -172,7 +169,7 @@ class Loop:
             self._ask("on_step")
             self._ask("on_progress")
             last = self.t == self.steps
-            evaluates = last or self.t % self.evaluate_every == 0
+            evaluates = last or self.evaluations.due(self.t)
             keeps = last or self.t % self.checkpoint_every == 0
             due = evaluates or keeps
             if due:
@@ -189,8 +186,8 @@ class Loop:
         """Iterations until somebody has to be asked: an evaluation, a checkpoint, or a callback that sees every one."""
         if any(getattr(callback.on_step, "__func__", None) is not Callback.on_step for callback in self.callbacks):
             return 1
-        strides = (self.evaluate_every, self.checkpoint_every)
-        return min(self.steps - self.t, LONGEST_STRETCH, *(stride - self.t % stride for stride in strides))
+        to_checkpoint = self.checkpoint_every - self.t % self.checkpoint_every
+        return min(self.steps - self.t, LONGEST_STRETCH, self.evaluations.left(self.t), to_checkpoint)
 
     def _begin(self) -> None:
         seeds = self.engine.problem.labels
@@ -212,7 +209,7 @@ class Loop:
         """Have every state watched from now on."""
         engine = self.engine
         engine.steps = self.steps
-        self.whole: Whole = engine if isinstance(engine, ProcessEngine) else AllRows(engine, self.evaluate_every)
+        self.whole: Whole = engine if isinstance(engine, ProcessEngine) else AllRows(engine, self.evaluations.every)
 
     def _read_monitor(self) -> None:
         """Pass on the errors since the last read, and stop the seeds that diverged; others go on with fewer rows."""
@@ -234,9 +231,9 @@ class Loop:
     def _evaluate(self) -> None:
         whole, problem = self.whole, self.engine.problem
         last = self.t == self.steps
-        values = whole.measure_cheap(self.metrics.train_at(self.t, last))
+        values = whole.measure_cheap(self.metrics.train_at(self.t, last, self.evaluations))
         alphas = self._alphas()
-        if self.metrics.costly_at(self.t, last):
+        if self.metrics.costly_at(self.t, last, self.evaluations):
             values |= self._measure_costly(alphas)
         spent = whole.mean_costs()
         costs = {

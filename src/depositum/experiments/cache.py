@@ -28,6 +28,8 @@ from depositum.runs.folder import RunFolder
 RESULTS = 1
 #: Keys of `[run]` that say where and how often, not what; seeds are told apart by the folder's name.
 LEFT_OUT = ("device", "checkpoint_every", "seeds")
+#: Keys of `[run]` that came after cells were kept, with what those were run with: left out where they say the same.
+LATER = {"evaluate_from": 0}
 DONE, TRACE, SPENT, PERPLEXITY = "cell.json", "consensus.csv", "seconds.txt", "perplexity.csv"
 
 
@@ -62,7 +64,7 @@ class Kept:
 def identity(config: Config) -> str:
     """What a cell is, as 16 hexadecimal digits: the same for the same results, whatever their seeds."""
     table = config.complete()
-    table["run"] = {k: v for k, v in table["run"].items() if k not in LEFT_OUT}
+    table["run"] = {k: v for k, v in table["run"].items() if k not in LEFT_OUT and (k not in LATER or v != LATER[k])}
     text = json.dumps({"results": RESULTS, "config": table}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -19,6 +19,39 @@ COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client
 
 
 @dataclass(frozen=True)
+class Evaluations:
+    """Which iterations are evaluated: t = 0, every so many from `start` on, and the last.
+
+    Attributes
+    ----------
+    every
+        Iterations between evaluations.
+    start
+        The first after t = 0 (0: a whole stride). With 1, and a stride of whole phases, it is right after an exchange.
+    """
+
+    every: int = 10
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError("run.evaluate_every", f"{self.every} given; it must be a whole number ≥ 1")
+        if not 0 <= self.start < self.every:
+            raise ConfigError(
+                "run.evaluate_from",
+                f"{self.start} given; it must be a whole number from 0 to run.evaluate_every − 1 = {self.every - 1}",
+            )
+
+    def due(self, t: int, every: int | None = None) -> bool:
+        """Whether t is evaluated even if it is not the last; with `every`, by a measure that has this stride."""
+        return t == 0 or (t - self.start) % (self.every if every is None else every) == 0
+
+    def left(self, t: int) -> int:
+        """Iterations from t to the next evaluation after it."""
+        return self.every - (t - self.start) % self.every
+
+
+@dataclass(frozen=True)
 class MetricSettings:
     """Which measures, how often.
 
@@ -50,12 +83,14 @@ class MetricSettings:
             if value is not None and not value > 0:
                 raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0")
 
-    def costly_at(self, t: int, last: bool) -> bool:
-        return self.costly_every > 0 and (t % self.costly_every == 0 or last)
+    def costly_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
+        """Whether an evaluation at t has the costly measures."""
+        return self.costly_every > 0 and (last or evaluations.due(t, self.costly_every))
 
-    def train_at(self, t: int, last: bool) -> bool:
+    def train_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
+        """Whether an evaluation at t has the training loss."""
         every = self.train_every
-        return every is None or (every > 0 and (t % every == 0 or last))
+        return every is None or (every > 0 and (last or evaluations.due(t, every)))
 
 
 def cheap(state: State, oracle: Oracle, train: bool = True) -> dict[str, Tensor]:

@@ -174,6 +174,7 @@ class _Runner:
             simulator,
             run.steps,
             evaluate_every=run.evaluate_every,
+            evaluate_from=run.evaluate_from,
             checkpoint_every=run.checkpoint_every,
             metrics=metric_settings(cells[0].config, simulator),
             callbacks=[

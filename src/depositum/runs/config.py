@@ -23,7 +23,7 @@ from depositum.engines import EngineSettings
 from depositum.engines.processes import EncodingName, ProcessSettings
 from depositum.engines.processes.measures import Evaluate
 from depositum.errors import ConfigError, DataError, listing, nearest
-from depositum.metrics import MetricSettings
+from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import LOSSES, Weighting
 from depositum.problem.precision import resolve
@@ -83,12 +83,17 @@ class RunSection(Section):
     backend: Literal["auto", "loop", "channels-last", "vmap"] = "auto"
     compile: Literal["auto", "always", "never"] = "auto"
     evaluate_every: int = 10
+    evaluate_from: int = 0
     checkpoint_every: int = 100
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _one_seed(cls, value: Any) -> Any:
         return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    def evaluations(self) -> Evaluations:
+        """Which iterations are evaluated."""
+        return Evaluations(self.evaluate_every, self.evaluate_from)
 
 
 class MetricsSection(Section):
@@ -170,8 +175,9 @@ class Config(Section):
         problem, run = self.problem, self.run
         _at_least("problem.clients", problem.clients, 1)
         _at_least("run.steps", run.steps, 0)
-        for key in ("period", "evaluate_every", "checkpoint_every"):
+        for key in ("period", "checkpoint_every"):
             _at_least(f"run.{key}", getattr(run, key), 1)
+        run.evaluations()
         if run.batch_size != "full":
             _at_least("run.batch_size", run.batch_size, 1)
         if not run.seeds or len(set(run.seeds)) < len(run.seeds) or not all(map(_is_seed, run.seeds)):

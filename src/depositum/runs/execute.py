@@ -98,6 +98,7 @@ def execute(
         simulator,
         config.run.steps,
         evaluate_every=config.run.evaluate_every,
+        evaluate_from=config.run.evaluate_from,
         checkpoint_every=config.run.checkpoint_every,
         metrics=metric_settings(config, simulator),
         callbacks=[Keeper(folder), *callbacks],

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from depositum.errors import ConfigError, RunError
-from depositum.metrics import COLUMNS, COSTLY, TRAINING, History, MetricSettings
+from depositum.metrics import COLUMNS, COSTLY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint
 from depositum.runs.config import Config, differences, dump, parse
@@ -90,11 +90,11 @@ class RunFolder:
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
         until = -1 if until is None else until
-        every, metrics = config.run.evaluate_every, config.metrics.settings(None)
+        evaluations, metrics = config.run.evaluations(), config.metrics.settings(None)
         history = History(
-            _as_not_last(record, metrics)
+            _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / "history.csv")
-            if record["iteration"] <= until and record["iteration"] % every == 0
+            if record["iteration"] <= until and evaluations.due(record["iteration"])
         )
         trace = [record for record in _read(self.path / "consensus.csv") if record["iteration"] <= until]
         self.claim(config)
@@ -158,12 +158,12 @@ def _said(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
 
-def _as_not_last(record: dict[str, Any], metrics: MetricSettings) -> dict[str, Any]:
+def _as_not_last(record: dict[str, Any], metrics: MetricSettings, evaluations: Evaluations) -> dict[str, Any]:
     """A record without what is measured at the end only, and without running means: they are made anew."""
     gone, t = {f"{name}_mean" for name in AVERAGED}, record["iteration"]
-    if not metrics.costly_at(t, last=False):
+    if not metrics.costly_at(t, last=False, evaluations=evaluations):
         gone |= set(COSTLY)
-    if not metrics.train_at(t, last=False):
+    if not metrics.train_at(t, last=False, evaluations=evaluations):
         gone |= set(TRAINING)
     return {k: v for k, v in record.items() if k not in gone}
 

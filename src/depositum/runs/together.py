@@ -98,6 +98,7 @@ def execute_together(
         engine,
         config.run.steps,
         evaluate_every=config.run.evaluate_every,
+        evaluate_from=config.run.evaluate_from,
         checkpoint_every=config.run.checkpoint_every,
         metrics=_metric_settings(config),
         callbacks=[PartKeeper(folder, group, clients), log, *(callbacks if first else ())],
