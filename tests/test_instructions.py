@@ -159,6 +159,23 @@ def test_one_file_is_split_and_a_test_file_is_not(tokenizer: str, tmp_path: Path
     assert (len(apart.train), len(apart.test)) == (60, 4)
 
 
+def test_every_seed_has_its_own_split(tokenizer: str, tmp_path: Path) -> None:
+    """With `split_seed = "run"`, a seed's parts are those that it would give as the split_seed of all."""
+    file = str(write_lines(tmp_path / "mine.jsonl", records(60)))
+    for chosen in ({}, {"evaluate": "validation"}, {"samples": 30}):
+        whole = load(tokenizer, file=file, split_seed="run", **chosen)
+        assert whole.split is not None
+        for seed in (0, 5):
+            alone, (train, tested) = load(tokenizer, file=file, split_seed=seed, **chosen), whole.split(seed)
+            assert alone.split is None
+            assert torch.equal(whole.train.take(train).inputs, alone.train.inputs)
+            assert torch.equal(whole.test.take(tested).targets, alone.test.targets)
+            assert torch.equal(whole.test.take(tested).category, alone.test.category)
+    assert load(tokenizer, file=file, split_seed="run", test=0.0).test is None
+    with pytest.raises(ConfigError, match=r"split_seed: 'never' given"):
+        load(tokenizer, file=file, split_seed="never")
+
+
 def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
     """Each client has what its own file holds, all of it; the file for `test` is evaluated on."""
     for client, size in enumerate((3, 5, 4)):

@@ -1,6 +1,7 @@
 """The oracle against plain torch: one client at a time, an `nn.Module`, `loss.backward()`."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -535,6 +536,34 @@ def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
     means = x.view(2, 3, -1).mean(1)
     once, _ = oracle.evaluate(means, oracle.average_buffers(), "test")
     assert once.shape == (2,)
+
+
+@pytest.mark.parametrize("per_pass", [1, 1000])
+def test_trials_are_evaluated_on_their_own_test_samples(per_pass):
+    """Each trial's models on its samples alone, one that names none on all; shares of all processes add up to that.
+
+    Breaks if a trial is given another's samples, or a share is divided by its own size.
+    """
+    own = [np.array([4, 1]), None]
+    plain = oracle_of("residual", seeds=(0, 1))
+    trials = tuple(replace(trial, tested=places) for trial, places in zip(plain.problem.trials, own, strict=True))
+    oracle = Oracle(replace(plain.problem, trials=trials), 4, dtype=torch.float64)
+    oracle.samples_per_pass = per_pass
+    x, test = points(oracle), oracle.problem.test
+    loss, accuracy = oracle.evaluate(x, oracle.buffers, "test")
+    for row in range(oracle.rows):
+        model, places = plain_model(oracle, x[row], row_buffers(oracle, row)).eval(), own[row // 3]
+        mine = test if places is None else test.take(places)
+        with torch.no_grad():
+            scores = model(mine.inputs)
+        torch.testing.assert_close(loss[row], F.cross_entropy(scores, mine.targets), rtol=1e-12, atol=0)
+        assert accuracy[row] == pytest.approx(float((scores.argmax(1) == mine.targets).double().mean()), rel=1e-12)
+    for some in (oracle, plain):
+        whole = some.evaluate(x, some.buffers, "test")
+        for size in (2, 5):
+            shares = [some.evaluate(x, some.buffers, "test", (rank, size)) for rank in range(size)]
+            for total, parts in zip(whole, zip(*shares, strict=True), strict=True):
+                torch.testing.assert_close(sum(parts), total, rtol=1e-12, atol=0)
 
 
 def test_losses_are_summed_in_float64():

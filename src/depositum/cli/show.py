@@ -11,7 +11,7 @@ from depositum.cli.run import ConfigFile, Overrides
 from depositum.data import picture
 from depositum.networks import draw
 from depositum.runs import load
-from depositum.runs.build import load_data
+from depositum.runs.build import load_data, partition
 
 
 def command(
@@ -26,15 +26,13 @@ def command(
     """
     check_figure(out, force)
     checked = load(config, overrides or [])
-    problem = checked.problem
     network = checked.make_network(config.parent)
     dataset = load_data(checked, config.parent)
-    seed = checked.run.seeds[0] if problem.partition_seed is None else problem.partition_seed
-    parts = data.partition(problem.partition, dataset, problem.clients, seed)
+    parts, _ = partition(checked, dataset, checked.run.seeds[0])
     targets = dataset.train.targets.numpy()
     typer.echo(str(network) if network else f"{checked.algorithm.name} has a server: every client talks to it alone")
     sizes = sorted(map(len, parts))
-    typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {len(targets)} in all")
+    typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {sum(sizes)} in all")
     if dataset.classes:
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)

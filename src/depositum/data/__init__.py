@@ -3,7 +3,7 @@
 `load` gives a `Dataset`, `partition` says which client has which of its training samples.
 """
 
-from depositum.data.dataset import Dataset, Samples
+from depositum.data.dataset import Dataset, Indices, Samples
 from depositum.data.files import Status, data_folder, fetch, status
 from depositum.data.own import from_clients
 from depositum.data.partitions import PARTITIONS, heterogeneity, partition
@@ -14,6 +14,7 @@ __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Dataset",
+    "Indices",
     "Samples",
     "Status",
     "TokenSamples",

@@ -1,6 +1,8 @@
 """What every source gives and everything else takes: samples, and who owns them if the data says so."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,6 +27,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def take(self, places: Indices | Tensor) -> Self:
+        """Some of the samples, in this order."""
+        rows = torch.as_tensor(places)
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -35,6 +42,8 @@ class Dataset:
     test: Samples | None = None
     classes: int | None = None  #: how many labels there are; None for regression
     clients: tuple[Indices, ...] | None = None  #: each client's training samples, where the data itself says
+    #: Where every seed has a split of its own: the places in `train` and in `test` that are a seed's.
+    split: Callable[[int], tuple[Indices, Indices]] | None = None
 
 
 def images(pixels: NDArray[np.uint8]) -> Tensor:

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from depositum.data.dataset import Dataset, Indices, Samples
+from depositum.data.dataset import Dataset, Indices
 from depositum.errors import DataError
 from depositum.randomness import numpy_generator
 
@@ -29,7 +28,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         place = np.full(len(dataset.train), -1)
         place[kept] = np.arange(len(kept))
         clients = tuple(place[own][place[own] >= 0] for own in clients)
-    return replace(dataset, train=_part(dataset.train, kept), test=_part(dataset.train, taken), clients=clients)
+    return replace(dataset, train=dataset.train.take(kept), test=dataset.train.take(taken), clients=clients)
 
 
 def _chosen(dataset: Dataset, share: float, rng: np.random.Generator) -> Indices:
@@ -40,8 +39,3 @@ def _chosen(dataset: Dataset, share: float, rng: np.random.Generator) -> Indices
         [np.flatnonzero(targets == label) for label in np.unique(targets)] if stratified else [np.arange(len(targets))]
     )
     return np.sort(np.concatenate([rng.permutation(group)[: round(share * len(group))] for group in groups]))
-
-
-def _part(samples: Samples, places: Indices) -> Samples:
-    rows = torch.from_numpy(places)
-    return replace(samples, inputs=samples.inputs[rows], targets=samples.targets[rows])

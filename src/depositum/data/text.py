@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from depositum import pretrained
 from depositum.data import files, instructions
-from depositum.data.dataset import Dataset, Samples
+from depositum.data.dataset import Dataset, Indices, Samples
 from depositum.data.instructions import TEMPLATE, Record
 from depositum.errors import ConfigError, DataError
 
@@ -30,6 +31,7 @@ MAX_LENGTH = 192
 ALIGNED = 8
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+SplitSeed = int | Literal["run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,10 @@ class TokenSamples(Samples):
         """How many tokens of each sample are to be predicted, `[N]`."""
         return (self.targets != IGNORED).sum(1)
 
+    def take(self, places: Indices | Tensor) -> Self:
+        category = None if self.category is None else self.category[torch.as_tensor(places)]
+        return replace(super().take(places), category=category)
+
 
 @dataclass(frozen=True)
 class Text:
@@ -58,6 +64,8 @@ class Text:
         How many of `train` each client has, in order, where each has a file of its own.
     shares
         Of `train`, the shares of a validation and a test part, where there is no test file.
+    split_seed
+        What the parts are drawn with; `"run"`: the seed of each run, so that each has a split of its own.
     """
 
     name: str
@@ -67,7 +75,7 @@ class Text:
     template: str = TEMPLATE
     max_length: int = MAX_LENGTH
     shares: tuple[float, float] = (0.0, 0.0)
-    split_seed: int = 0
+    split_seed: SplitSeed = 0
     evaluate: Literal["validation", "test"] = "test"
     samples: int | None = None
 
@@ -77,34 +85,47 @@ class Text:
         given = [*self.train, *(self.test or ())]
         names = tuple(sorted({record.category for record in given if record.category}))
         whole = self._samples(given, read, names)
-        kept = whole.terms > 0
+        kept = (whole.terms > 0).numpy()
         self._tell_of_dropped(kept)
-        places = torch.arange(len(kept))
-        train, test = places[: len(self.train)], places[len(self.train) :]
-        owners = None
-        if self.owners is not None:
-            parts = [part[kept[part]] for part in torch.split(train, list(self.owners))]
-            for client, part in enumerate(parts):
-                if not len(part):
-                    raise DataError(f"{self.name}: client {client} has no sequence whose response fits max_length")
-            ends = np.cumsum([len(part) for part in parts])
-            owners = tuple(np.split(np.arange(ends[-1]), ends[:-1]))
-        train, test = train[kept[train]], test[kept[test]]
-        if self.test is None and self.owners is None:
-            train, test = self._split(train, given) if len(train) else (train, test)
-        if not len(train):
-            raise DataError(f"{self.name}: no sequence is left to train on; raise max_length, or lower the shares")
-        return Dataset(self.name, _rows(whole, train), _rows(whole, test) if len(test) else None, None, owners)
+        train, test = np.split(np.arange(len(kept)), [len(self.train)])
+        learnt, tested = (whole.take(part[kept[part]]) for part in (train, test))
+        self._check_left(len(learnt))
+        if self.test is not None or self.owners is not None:
+            return Dataset(self.name, learnt, tested if len(tested) else None, None, self._clients(kept))
+        categories = np.asarray([record.category for record, stays in zip(given, kept, strict=True) if stays])
 
-    def _split(self, places: Tensor, records: Sequence[Record]) -> tuple[Tensor, Tensor]:
-        """Places of the training part, and of the one that is evaluated."""
-        categories = np.asarray([records[place].category for place in places.tolist()])
+        def split(seed: int) -> tuple[Indices, Indices]:
+            train, evaluated = self._split(categories, seed)
+            self._check_left(len(train))
+            return train, evaluated
+
+        if self.split_seed == "run":  # how many are evaluated does not hang on the seed
+            return Dataset(self.name, learnt, learnt if len(split(0)[1]) else None, split=split)
+        own, evaluated = split(self.split_seed)
+        return Dataset(self.name, learnt.take(own), learnt.take(evaluated) if len(evaluated) else None)
+
+    def _clients(self, kept: NDArray[np.bool_]) -> tuple[Indices, ...] | None:
+        """Each client's sequences among those that are kept, where it has a file of its own."""
+        if self.owners is None:
+            return None
+        ends = np.cumsum(self.owners)
+        sizes = [int(part.sum()) for part in np.split(kept[: ends[-1]], ends[:-1])]
+        for client, size in enumerate(sizes):
+            if not size:
+                raise DataError(f"{self.name}: client {client} has no sequence whose response fits max_length")
+        return tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]))
+
+    def _split(self, categories: NDArray[np.str_], seed: int) -> tuple[Indices, Indices]:
+        """Places of the training part among the sequences of these categories, and of the one that is evaluated."""
+        places = np.arange(len(categories))
         if self.samples is not None and self.samples < len(places):
-            chosen, _ = instructions.split(categories, [self.samples / len(places)], self.split_seed)
-            places, categories = places[torch.from_numpy(chosen)], categories[chosen]
-        validation, test, train = instructions.split(categories, self.shares, self.split_seed)
-        evaluated = validation if self.evaluate == "validation" else test
-        return places[torch.from_numpy(train)], places[torch.from_numpy(evaluated)]
+            places, _ = instructions.split(categories, [self.samples / len(places)], seed)
+        validation, test, train = instructions.split(categories[places], self.shares, seed)
+        return places[train], places[validation if self.evaluate == "validation" else test]
+
+    def _check_left(self, sequences: int) -> None:
+        if not sequences:
+            raise DataError(f"{self.name}: no sequence is left to train on; raise max_length, or lower the shares")
 
     def _samples(self, records: Sequence[Record], tokenizer: Any, names: tuple[str, ...]) -> TokenSamples:
         """All records as token ids; the response of one that is too long is cut, perhaps to nothing."""
@@ -127,7 +148,7 @@ class Text:
             names = (*names, "other")
         return TokenSamples(torch.from_numpy(inputs), torch.from_numpy(targets), names, codes if names else None)
 
-    def _tell_of_dropped(self, kept: Tensor) -> None:
+    def _tell_of_dropped(self, kept: NDArray[np.bool_]) -> None:
         dropped = int((~kept).sum())
         if dropped:
             warnings.warn(
@@ -144,13 +165,14 @@ def dolly(
     validation: Share = 0.1,
     test: Share = 0.1,
     evaluate: Literal["validation", "test"] = "test",
-    split_seed: int = 0,
+    split_seed: SplitSeed = 0,
     samples: Annotated[int, Field(ge=1)] | None = None,
 ) -> Text:
     """Dolly-15k: 15,011 instructions of eight categories, written by people.
 
     The parts for validation and test take the same share of every category; `evaluate` says on which of them models are
-    measured. `samples` takes so many records only, of every category alike.
+    measured. They are drawn with `split_seed`, or, if it is "run", with each run's own seed. `samples` takes so many
+    records only, of every category alike.
     """
     (content,) = files.read("dolly").values()
     records = instructions.parse(content, "dolly")
@@ -177,7 +199,7 @@ def own_instructions(
     validation: Share = 0.1,
     test: Share = 0.1,
     evaluate: Literal["validation", "test"] = "test",
-    split_seed: int = 0,
+    split_seed: SplitSeed = 0,
     samples: Annotated[int, Field(ge=1)] | None = None,
 ) -> Text:
     """A person's own: one file, or a list of one per client.
@@ -225,12 +247,6 @@ def _tokens(
     """Token ids of prompts and responses; the last are remembered, for the cells of a sweep take the same texts."""
     with pretrained.quiet():
         return tokenizer(list(prompts))["input_ids"], tokenizer(list(responses), add_special_tokens=False)["input_ids"]
-
-
-def _rows(samples: TokenSamples, places: Tensor) -> TokenSamples:
-    """Some of the samples, in this order."""
-    category = None if samples.category is None else samples.category[places]
-    return replace(samples, inputs=samples.inputs[places], targets=samples.targets[places], category=category)
 
 
 def arguments(spec: object) -> dict[str, Any] | None:

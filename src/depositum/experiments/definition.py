@@ -37,15 +37,10 @@ class Value(Part):
 
 
 class Axis(Part):
-    """One direction of a sweep; cells are all combinations of the axes' values but those of `omit`.
-
-    The values of a `pooled` axis are independent runs of the same thing, each with seeds of its own: figures, tables
-    and claims take them together, as they take seeds.
-    """
+    """One direction of a sweep; cells are all combinations of the axes' values but those of `omit`."""
 
     axis: str
     values: list[Value] = Field(min_length=1)
-    pooled: bool = False
 
 
 class Quick(Part):
@@ -173,11 +168,6 @@ class Experiment(Part):
     @property
     def axes(self) -> list[str]:
         return [own.axis for own in self.sweep]
-
-    @property
-    def pooled(self) -> list[str]:
-        """The axes whose values are taken together."""
-        return [own.axis for own in self.sweep if own.pooled]
 
 
 def names() -> list[str]:

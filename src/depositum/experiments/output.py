@@ -30,15 +30,14 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
         text = traces(results).to_csv(index=False, float_format="%.4g", lineterminator="\n")
         # No time in the header: the same results are the same bytes.
         (folder / "trace.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-    shown = results.pooled(experiment.pooled)
     if experiment.figure is not None:
-        figures.draw(experiment, shown, folder)
+        figures.draw(experiment, results, folder)
     note = f"{QUICK}\n" if plan.options.quick else ""
-    made = [tables.make(table, experiment, shown) for table in experiment.table]
+    made = [tables.make(table, experiment, results) for table in experiment.table]
     if made:
         _write(folder / "table.md", note + "\n".join(map(tables.markdown, made)))
         _write(folder / "table.tex", (f"% {QUICK}" if note else "") + "\n".join(map(tables.tex, made)))
-    judged = [judge(claim, shown, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
+    judged = [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
     _write(folder / "claims.md", note + claims(judged))
     if plan.choices:
         text = tuning(plan.choices).to_csv(index=False, float_format="%.6g", lineterminator="\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from depositum.engines import Callback, Loop
-from depositum.errors import ConfigError, listing
+from depositum.errors import ConfigError
 from depositum.experiments import cache, tune
 from depositum.experiments.claims import check_claim, judge
 from depositum.experiments.definition import Experiment
@@ -74,7 +74,6 @@ def plan(experiment: Experiment, options: Options, only: Sequence[str] = ()) -> 
     for place, entry in enumerate(experiment.omit, start=1):
         check_where(entry, experiment, f"omit {place}")
     made = cells(experiment, options)
-    _check_seeds(experiment, made)
     _check_report(experiment, made)
     choices = tune.plan(experiment, made, options)
     filters = [*only, *(experiment.quick.only if options.quick and not only else [])]
@@ -86,25 +85,10 @@ def plan(experiment: Experiment, options: Options, only: Sequence[str] = ()) -> 
     return Plan(experiment, options, made, chosen, choices)
 
 
-def _check_seeds(experiment: Experiment, made: list[Cell]) -> None:
-    """Refuse cells that are taken together but could not be told apart by their seeds."""
-    seen: set[tuple[object, ...]] = set()
-    for cell in made if experiment.pooled else []:
-        rest = tuple(label for axis, label in cell.labels.items() if axis not in experiment.pooled)
-        for seed in cell.table["run"]["seeds"]:
-            if (*rest, seed) in seen:
-                raise ConfigError(
-                    f"{experiment.id}: sweep",
-                    f"seed {seed} is of two values of {listing(experiment.pooled)}, which are pooled; each must set "
-                    "run.seeds of its own",
-                )
-            seen.add((*rest, seed))
-
-
 def _check_report(experiment: Experiment, made: list[Cell]) -> None:
     """Refuse a figure, table or claim that could not be made of these cells, by making it of cells not yet run."""
     order = {axis: experiment.labels(axis) for axis in experiment.axes}
-    nothing = Results([Outcome(cell.labels, Config(), None) for cell in made], order).pooled(experiment.pooled)
+    nothing = Results([Outcome(cell.labels, Config(), None) for cell in made], order)
     if experiment.figure is not None:
         check_figure(experiment.figure, experiment, [outcome.labels for outcome in nothing])
     for place, table in enumerate(experiment.table, start=1):
@@ -153,8 +137,7 @@ def collect(plan: Plan, store: Path) -> Results:
     outcomes = []
     for cell in plan.cells:
         config = checked(cell, experiment)
-        # Cells that are pooled may differ in their seeds alone.
-        find = cache.find_exact if cell in only or experiment.pooled else cache.find_any
+        find = cache.find_exact if cell in only else cache.find_any
         kept = find(store, config, experiment.trace) if cell not in open_still else None
         outcomes.append(
             Outcome(cell.labels, config, kept, kept.history if kept else None, kept.trace if kept else None)

@@ -1,7 +1,7 @@
 """What the cells of an experiment gave: series of a measure per seed, and statistics of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -160,39 +160,10 @@ class Results:
             raise ConfigError("axis", f"{axis!r} given, but the cells differ in another one too; say where or each")
         return sorted(self.outcomes, key=lambda own: self.order[axis].index(own.labels[axis]))
 
-    def pooled(self, axes: Sequence[str]) -> "Results":
-        """The same without some axes: cells that differ in them alone become one, with the seeds of all."""
-        groups: dict[tuple[tuple[str, str], ...], list[Outcome]] = {}
-        for own in self.outcomes:
-            rest = tuple((axis, label) for axis, label in own.labels.items() if axis not in axes)
-            groups.setdefault(rest, []).append(own)
-        order = {axis: labels for axis, labels in self.order.items() if axis not in axes}
-        return Results([_merged(dict(rest), group) for rest, group in groups.items()], order)
-
     def labels(self, axis: str) -> list[str]:
         """The labels of an axis that occur, in order."""
         here = {own.labels[axis] for own in self.outcomes}
         return [label for label in self.order[axis] if label in here]
-
-
-def _merged(labels: Labels, group: Sequence[Outcome]) -> Outcome:
-    """One cell of several, of those that were run."""
-    there = [own.kept for own in group if own.kept is not None]
-    if not there:
-        return Outcome(labels, group[0].config, None)
-    kept = replace(
-        there[0],
-        seeds=[seed for own in there for seed in own.seeds],
-        diverged=[said for own in there for said in own.diverged],
-        seconds=sum(own.seconds for own in there),
-    )
-
-    def together(frames: Sequence[pd.DataFrame | None]) -> pd.DataFrame | None:
-        known = [frame for frame in frames if frame is not None]
-        return pd.concat(known, ignore_index=True) if known else None
-
-    history, trace = together([own.history for own in group]), together([own.trace for own in group])
-    return Outcome(labels, group[0].config, kept, history, trace)
 
 
 def check_measure(measure: str, key: str) -> None:

@@ -4,7 +4,7 @@ Rows are ordered by trial, then by client: row s·n + i is client i of trial s. 
 mini-batch, gradients, a prox) is answered for all rows at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -76,6 +76,7 @@ class Oracle:
         self.model = RowModel(model, problem.loss, precision)
         self.inputs, self.targets = self._place(problem.train)
         self.test = self._place(problem.test) if problem.test is not None else None
+        self.tested = self._tested()
         self._own_tables()
         #: β: one number for all rows, or one for each where trials differ, float64 `[rows, 1]`.
         self.beta: float | Tensor = self._one_or_each(problem.betas)
@@ -216,26 +217,42 @@ class Oracle:
         n = len(self.held)
         return all(bool((z == _first(z, n, 1).repeat_interleave(n, 0)).all()) for z in (x, *self.buffers.values()))
 
-    def evaluate(self, x: Tensor, buffers: Buffers, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+    def evaluate(
+        self, x: Tensor, buffers: Buffers, split: Literal["train", "test"], share: tuple[int, int] = (0, 1)
+    ) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of models `[S·k, d]` (k per trial) on the training or test data, each `[S·k]` in float64.
 
         The training loss is f itself, weighted as the problem says. Accuracy is NaN where the loss knows none.
+        A `share` of (p, m) takes every m-th test sample from the p-th on, and gives what these add to the whole's.
         """
         inputs, targets = (self.inputs, self.targets) if split == "train" else self._test()
-        terms = len(targets) * self.mean_terms[split]
         loss, right = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
         per_trial = len(x) // self.trials
-        chunk = max(1, 2 * self.samples_per_pass // len(x))
-        for first in range(0, len(targets), chunk):
-            span = slice(first, first + chunk)
-            values, correct = self.model.evaluate(x, inputs[span], targets[span], buffers)
-            if split == "train":
-                weights = self.global_weights[:, span].repeat_interleave(per_trial, 0)
-                loss += (values * weights).sum(1, dtype=torch.float64)
-            else:
-                loss += values.sum(1, dtype=torch.float64) / terms
-            right += float("nan") if correct is None else correct.sum(1)
-        return loss, right / terms
+        for rows, places in self._evaluated(split, per_trial, share):
+            points, mine = x[rows], {k: b[rows] for k, b in buffers.items()}
+            terms = self.whole_terms[split][rows.start // per_trial]
+            for some in _chunks(places, len(targets), max(1, 2 * self.samples_per_pass // len(points))):
+                values, correct = self.model.evaluate(points, inputs[some], targets[some], mine)
+                if split == "train":
+                    weights = self.global_weights[:, some].repeat_interleave(per_trial, 0)
+                    loss[rows] += (values * weights).sum(1, dtype=torch.float64)
+                else:
+                    loss[rows] += values.sum(1, dtype=torch.float64) / terms
+                right[rows] += float("nan") if correct is None else correct.sum(1)
+            right[rows] /= terms
+        return loss, right
+
+    def _evaluated(
+        self, split: Literal["train", "test"], per_trial: int, share: tuple[int, int]
+    ) -> Iterator[tuple[slice, Tensor | None]]:
+        """Which models are evaluated together, and on which samples; None is all."""
+        first, step = share
+        if split == "test" and self.tested is not None:
+            for trial, places in enumerate(self.tested):
+                yield slice(trial * per_trial, (trial + 1) * per_trial), places[first::step]
+        else:
+            some = torch.arange(first, len(self._test()[1]), step, device=self.device) if step > 1 else None
+            yield slice(0, self.trials * per_trial), some
 
     def average_buffers(self) -> Buffers:
         """Each trial's buffers averaged over its clients, `[S, ...]`, for evaluating the averaged model."""
@@ -297,10 +314,12 @@ class Oracle:
         if self.model.loss.terms:
             counted = torch.split(self._terms(self.targets)[self.table], sizes.tolist())
             self.terms = torch.stack([own.sum() for own in counted])
-        #: How many terms a sample has on average, of the training and of the whole test data: the weight of a sample in
-        #: the measures of a part.
-        data = {"train": self.targets, **({"test": self.test[1]} if self.test else {})}
-        self.mean_terms = {name: float(self._terms(targets).double().mean()) for name, targets in data.items()}
+        #: How many terms the loss has over the training data, and over all the test data of each trial.
+        self.whole_terms = {"train": [float(self._terms(self.targets).sum())] * self.trials}
+        if self.test is not None:
+            terms = self._terms(self.test[1])
+            own = [terms] * self.trials if self.tested is None else [terms[places] for places in self.tested]
+            self.whole_terms["test"] = [float(part.sum()) for part in own]
         seeds = [trial.seed for trial in self.problem.trials for _ in self.held]
         self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
         self.client_words = torch.tensor(self.held * self.trials, dtype=torch.int64, device=self.device)
@@ -346,6 +365,14 @@ class Oracle:
         buffers = {k: b[:count] for k, b in self.buffers.items()}
         return self.start()[:count], self.inputs[indices], self.targets[indices], weights, buffers
 
+    def _tested(self) -> list[Tensor] | None:
+        """The places in the test data of each trial, if one of them has not all."""
+        if self.test is None or all(trial.tested is None for trial in self.problem.trials):
+            return None
+        whole = np.arange(len(self.test[1]))
+        chosen = [whole if trial.tested is None else trial.tested for trial in self.problem.trials]
+        return [torch.as_tensor(places, device=self.device) for places in chosen]
+
     def _test(self) -> tuple[Tensor | Streamed, Tensor]:
         assert self.test is not None, "there is no test data"
         return self.test
@@ -376,6 +403,14 @@ class Oracle:
 def _first(z: Tensor, n: int, count: int) -> Tensor:
     """Of every n rows the first `count`: `[S·n, ...]` to `[S·count, ...]`."""
     return z.view(-1, n, *z.shape[1:])[:, :count].flatten(0, 1)
+
+
+def _chunks(places: Tensor | None, total: int, size: int) -> Iterator[Tensor | slice]:
+    """Places, or all of so many samples, at most `size` at a time."""
+    if places is None:
+        yield from (slice(first, first + size) for first in range(0, total, size))
+    elif len(places):
+        yield from torch.split(places, size)
 
 
 def mean_buffer(buffer: Tensor, trials: int) -> Tensor:

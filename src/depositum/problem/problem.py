@@ -37,6 +37,8 @@ class Trial:
         What the trial is known by; its seed, if nothing else is said. Nothing random depends on it.
     beta, weighting
         In the place of the problem's, if given.
+    tested
+        The samples of the problem's `test` on which this trial is evaluated; None: all.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class Trial:
     label: int | None = None
     beta: float | None = None
     weighting: Weighting | None = None
+    tested: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Problem:
     model
         The architecture. Trainable parameters come from the rows, frozen ones are shared by all clients.
     train, test
-        All samples; each trial says which client owns which of `train`.
+        All samples; each trial says which client owns which of `train`, and it may be evaluated on some of `test` only.
     beta, regularizer
         β and h. β = 0 switches h off.
     weighting

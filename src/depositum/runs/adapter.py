@@ -55,9 +55,11 @@ def _measured(loop: Loop, seed: int, row: Tensor) -> list[dict[str, Any]]:
     samples, oracle = engine.problem.test, engine.oracle
     if not isinstance(samples, TokenSamples):
         return []
-    start = engine.problem.trials[engine.problem.seeds.index(seed)].start  # the same in all cells of a sweep
+    trial = engine.problem.trials[engine.problem.seeds.index(seed)]  # its start and test data are alike in all cells
+    if trial.tested is not None:
+        samples = samples.take(trial.tested)
     records = []
-    for t, x in ((0, start), (loop.snapshot.t, row)):
+    for t, x in ((0, trial.start), (loop.snapshot.t, row)):
         if not isinstance(engine, ProcessEngine):
             losses = token_losses(oracle, x, samples)
         elif engine.evaluate == "none":

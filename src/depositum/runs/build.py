@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from depositum import data, models
-from depositum.data import Dataset, Samples
+from depositum.data import Dataset, Indices, Samples
 from depositum.data.holdout import hold_out
 from depositum.engines import Simulator
 from depositum.errors import ConfigError, DataError
@@ -19,8 +18,8 @@ from depositum.problem import Problem, Trial, as_loss
 from depositum.registry import Spec
 from depositum.runs.config import Config
 
-#: Each client's samples, given the seed.
-Parts = Callable[[int], Sequence[NDArray[np.int64]]]
+#: Each client's samples, given the seed, and those of the test data to evaluate on; None: all.
+Parts = Callable[[int], tuple[Sequence[Indices], Indices | None]]
 
 
 def build_problem(config: Config, base: Path | None = None) -> Problem:
@@ -29,7 +28,7 @@ def build_problem(config: Config, base: Path | None = None) -> Problem:
     Within a seed every method sees the same partition and the same initial model, whatever the algorithm.
     """
     dataset = load_data(config, base)
-    return problem_of(config, dataset, _partition(config, dataset), base)
+    return problem_of(config, dataset, partial(partition, config, dataset), base)
 
 
 def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> Problem:
@@ -38,16 +37,16 @@ def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> P
     Trials are in the order of configurations and their seeds, and their labels are their places.
     """
     dataset = load_data(configs[0], base)
-    first = problem_of(configs[0], dataset, _partition(configs[0], dataset), base)
+    first = problem_of(configs[0], dataset, partial(partition, configs[0], dataset), base)
     starts = {trial.seed: trial.start for trial in first.trials}
     trials: list[Trial] = []
     for config in configs:
-        section, parts = config.problem, _partition(config, dataset)
+        section = config.problem
         for seed in config.run.seeds:
             if seed not in starts:
                 starts[seed] = _start(config, first.train, dataset.classes or 1, seed, base)
-            own = {"label": len(trials), "beta": section.beta, "weighting": section.weighting}
-            trials.append(Trial(seed, starts[seed], parts(seed), **own))  # type: ignore[arg-type]
+            own, tested = partition(config, dataset, seed)
+            trials.append(Trial(seed, starts[seed], own, len(trials), section.beta, section.weighting, tested))
     # Of a first configuration with β = 0, the problem has forgotten h.
     return replace(first, trials=tuple(trials), regularizer=configs[0].make_regularizer())
 
@@ -58,7 +57,10 @@ def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None
     train, test = _prepared(dataset, section.model)
     shape = tuple(train.inputs.shape[1:])
     outputs = dataset.classes or 1
-    trials = [Trial(seed, _start(config, train, outputs, seed, base), parts(seed)) for seed in config.run.seeds]
+    trials = []
+    for seed in config.run.seeds:
+        own, tested = parts(seed)
+        trials.append(Trial(seed, _start(config, train, outputs, seed, base), own, tested=tested))
     # What is not trained (frozen parameters, first buffers) is shared by all seeds, so it must not depend on them.
     model = models.build(section.model, shape, outputs, 0, base)
     loss = section.loss or _usual_loss(config, dataset)
@@ -131,14 +133,15 @@ def _check_tokens(model: LoraModel, *parts: Samples | None) -> None:
         raise ConfigError("problem.model.lora.tokenizer", f"{said}; they do not belong together")
 
 
-def _partition(config: Config, dataset: Dataset) -> Parts:
+def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:
+    """Each client's training samples in a run with this seed, and the test samples it is evaluated on; None: all."""
     section = config.problem
-
-    def parts(seed: int) -> Sequence[NDArray[np.int64]]:
-        chosen = seed if section.partition_seed is None else section.partition_seed
-        return data.partition(section.partition, dataset, section.clients, chosen)
-
-    return parts
+    chosen = seed if section.partition_seed is None else section.partition_seed
+    if dataset.split is None:
+        return data.partition(section.partition, dataset, section.clients, chosen), None
+    train, tested = dataset.split(seed)
+    own = data.partition(section.partition, replace(dataset, train=dataset.train.take(train)), section.clients, chosen)
+    return [train[part] for part in own], tested
 
 
 def _start(config: Config, train: Samples, outputs: int, seed: int, base: Path | None) -> Tensor:

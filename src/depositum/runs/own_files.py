@@ -46,7 +46,7 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
             torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
         )
         dataset = Dataset(pattern, train, test.train if test else None, classes)
-        problem = problem_of(config, dataset, lambda seed: parts, base)
+        problem = problem_of(config, dataset, lambda seed: (parts, None), base)
         digest = problem.model.base.digest() if isinstance(problem.model, LoraModel) else ""
     digests = group.tell(digest, "compare the models")
     with group.together("compare the models"):

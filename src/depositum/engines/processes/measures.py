@@ -30,12 +30,6 @@ class GlobalMeasures:
     def __init__(self, oracle: Oracle, group: Group) -> None:
         self.oracle, self.group = oracle, group
         self.trials, self.n = oracle.trials, oracle.problem.n
-        self._whole_test = oracle.test
-        self._own_test: tuple[Tensor, Tensor] | None = None
-        if oracle.test is not None:
-            # Each rank takes its share of the test data; one that gets none has nothing to add.
-            inputs, targets = (part[group.rank :: group.size] for part in oracle.test)
-            self._own_test = (inputs, targets) if len(targets) else None
 
     def mean(self, z: Tensor) -> Tensor:
         """z̄, the average over each trial's clients, `[S, d]`."""
@@ -59,8 +53,9 @@ class GlobalMeasures:
         y: Tensor | None = getattr(state, "y", None)
         mean, buffers = self.mean(x), self.buffers()
         own = {"train_loss": self.oracle.evaluate(mean, buffers, "train")[0]} if train else {}
-        if self._whole_test is not None:
-            own["test_loss"], own["test_accuracy"] = self._tested(mean, buffers)
+        if self.oracle.test is not None:
+            share = self.group.rank, self.group.size
+            own["test_loss"], own["test_accuracy"] = self.oracle.evaluate(mean, buffers, "test", share)
         own["consensus_x"] = self._deviation(x, mean)
         if y is not None:
             own["consensus_y"] = self._deviation(y, self.mean(y))
@@ -73,7 +68,7 @@ class GlobalMeasures:
 
     def clients(self, state: State) -> dict[str, Tensor]:
         """The accuracy of the clients' own models on the test data: their mean, and the worst."""
-        if self._whole_test is None:
+        if self.oracle.test is None:
             return {}
         _, accuracy = self.oracle.evaluate(state.x, self.oracle.buffers, "test")
         own = accuracy.view(self.trials, -1)
@@ -101,20 +96,6 @@ class GlobalMeasures:
         local = oracle.full_grad(mean.repeat_interleave(len(oracle.held), 0))
         out["zeta2"] = self.group.sum(self._deviation(local, self.mean(local)))
         return out
-
-    def _tested(self, mean: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor]:
-        """What this rank adds to loss and accuracy on the test data."""
-        assert self._whole_test is not None
-        if self._own_test is None:
-            nothing = torch.zeros(self.trials, dtype=torch.float64, device=mean.device)
-            return nothing, nothing
-        self.oracle.test = self._own_test
-        try:
-            loss, accuracy = self.oracle.evaluate(mean, buffers, "test")
-        finally:
-            self.oracle.test = self._whole_test
-        share = len(self._own_test[1]) / len(self._whole_test[1])
-        return share * loss, share * accuracy
 
     def _deviation(self, z: Tensor, mean: Tensor) -> Tensor:
         """What this rank adds to (1/n) Σ ‖z_i − z̄‖²."""

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from depositum.data import Samples
 from depositum.problem import Problem
 
 
@@ -28,8 +26,7 @@ def own_data(problem: Problem, clients: Sequence[int]) -> Problem:
         )
         for trial in problem.trials
     )
-    rows = torch.from_numpy(kept)
-    return replace(problem, train=Samples(problem.train.inputs[rows], problem.train.targets[rows]), trials=trials)
+    return replace(problem, train=problem.train.take(kept), trials=trials)
 
 
 def placeholder(size: int) -> np.ndarray:
