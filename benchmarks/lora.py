@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", default="never", choices=["never", "always"])
+    parser.add_argument("--backends", nargs="+", default=["vmap", "loop"])
     given = parser.parse_args()
     device = torch.device(given.device)
     precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
@@ -176,7 +177,7 @@ def main() -> None:
             alone = seconds(plain, given.steps, device)
             print(f"  peft alone     {1e3 * alone:9.2f} ms            {gibibytes(device):7.2f} GiB")
             del plain
-            for backend in ("vmap", "loop"):
+            for backend in given.backends:
                 forget(device)
                 simulator = simulator_of(problem, given.batch, given.device, precision, backend, given.compile)
                 took = seconds(simulator.advance, given.steps, device)
