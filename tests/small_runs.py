@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
+import torch
 
 from depositum.cli import main
 from depositum.engines import Callback, Loop
@@ -119,6 +120,17 @@ class StoppedAt(Callback):
 
     def on_step(self, loop: Loop) -> None:
         loop.stop_requested = loop.stop_requested or loop.t == self.t
+
+
+class Short(Callback):
+    """A device that cannot hold more than so many seeds, as it finds out at some iteration."""
+
+    def __init__(self, seeds: int = 2, t: int = 0) -> None:
+        self.seeds, self.t = seeds, t
+
+    def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
+        if loop.t >= self.t and len(loop.engine.problem.trials) > self.seeds:
+            raise torch.OutOfMemoryError
 
 
 class Said(NamedTuple):

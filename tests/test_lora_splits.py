@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.language_models import make_base, records, write_config, write_lines
 from tests.processes_launch import launch
 from tests.processes_runs import run
-from tests.small_runs import cli, train
+from tests.small_runs import Short, cli, train
 
 CATEGORIES = ("adding", "naming", "spelling")
 
@@ -60,6 +60,23 @@ def test_seeds_with_their_own_splits_are_runs_of_one_split_each(base: Path, line
         assert all(torch.allclose(ours[key], theirs[key], atol=1e-5) for key in theirs)
     first, other = (rows(tmp_path / "out", "perplexity.csv", seed)[0]["overall"] for seed in (0, 5))
     assert abs(first - other) > 1e-4
+
+
+def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp_path: Path) -> None:
+    """Run in halves, every seed has its adapter and its perplexities, as at once."""
+    path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [0, 5, 2]})
+    train(path, tmp_path / "whole")
+    train(path, tmp_path / "halves", Short(1))
+    ours, theirs = ({p.relative_to(tmp_path / how) for p in (tmp_path / how).rglob("*")} for how in ("halves", "whole"))
+    assert ours - {Path("state.previous.safetensors")} == theirs - {Path("state.previous.safetensors")}
+    for seed in (0, 5, 2):
+        for one, other in zip(
+            *(rows(tmp_path / how, "perplexity.csv", seed) for how in ("halves", "whole")), strict=True
+        ):
+            assert one == pytest.approx(other, rel=1e-4)
+    for name in ("adapter", "adapter.seed-5", "adapter.seed-2"):
+        ones, others = (load_file(tmp_path / how / name / "adapter_model.safetensors") for how in ("halves", "whole"))
+        assert all(torch.allclose(ones[key], others[key], atol=1e-5) for key in others)
 
 
 def test_splits_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:

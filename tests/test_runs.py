@@ -25,7 +25,7 @@ from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
 from tests import processes_runs
 from tests.processes_launch import launch
-from tests.small_runs import SMALL, Killed, KilledAt, StoppedAt, command, files, outcome, train, write_config
+from tests.small_runs import SMALL, Killed, KilledAt, Short, StoppedAt, command, files, outcome, train, write_config
 
 COSINE = {"cosine": {"start": 0.2, "steps": 20}}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -529,6 +529,21 @@ def test_other_seeds_go_on(tmp_path: Path, half_diverging: tuple[Path, int, int]
     np.testing.assert_allclose(mine["train_loss"], other["train_loss"], rtol=1e-12)
     assert (tmp_path / "both" / "model.safetensors").exists()
     assert (tmp_path / "both" / f"model.seed-{good}.safetensors").exists()
+
+
+def test_a_seed_diverges_in_a_half_of_its_own(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """Where seeds do not fit the memory together, it ends there just so, and the other half begins all the same."""
+    config, bad, _ = half_diverging
+    at_once, _ = train(config, tmp_path / "both")
+    result, _ = train(config, tmp_path / "halves", Short(1))
+    assert [d.seed for d in result.diverged] == [bad]
+    assert (result.snapshot.t, result.finished, result.diverged) == (20, True, at_once.diverged)
+    columns = ["seed", "iteration"]
+    ours, theirs = (read_history(tmp_path / name)[columns] for name in ("halves", "both"))
+    assert ours.equals(theirs)
+    again, said = train(config, tmp_path / "halves")
+    assert said == [f"{tmp_path / 'halves'}: nothing to do, 20 iterations are done"]
+    assert again.diverged == at_once.diverged
 
 
 def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:

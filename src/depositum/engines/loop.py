@@ -5,7 +5,7 @@ Everything that is not the method happens in a callback: writing files, progress
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -50,6 +50,29 @@ class Snapshot:
         rows = len(self.tensors["x"])
         keep = [self.seeds.index(seed) for seed in seeds]
         return {k: select_trials(v, keep, rows, rows // len(self.seeds)) for k, v in self.tensors.items()}
+
+    def of_seeds(self, seeds: Sequence[int]) -> "Snapshot":
+        """The same of these seeds alone."""
+        diverged = {seed: found for seed, found in self.diverged.items() if seed in seeds}
+        return replace(self, seeds=tuple(seeds), tensors=self.rows_of(seeds), diverged=diverged)
+
+    @staticmethod
+    def joined(parts: "Sequence[Snapshot]") -> "Snapshot":
+        """One of the seeds of all, in this order; its iteration is the last that one of them has reached."""
+        furthest = max(parts, key=lambda part: part.t)
+
+        def join(name: str) -> torch.Tensor:
+            tensor = furthest.tensors[name]
+            if tensor.dim() == 0 or len(tensor) != len(furthest.tensors["x"]):
+                return tensor  # of all rows alike
+            return torch.cat([part.tensors[name] for part in parts])
+
+        return replace(
+            furthest,
+            seeds=tuple(seed for part in parts for seed in part.seeds),
+            tensors={name: join(name) for name in furthest.tensors},
+            diverged={seed: found for part in parts for seed, found in part.diverged.items()},
+        )
 
     def update(self, engine: Engine) -> None:
         """Take over the iteration, and the rows of the seeds that the engine still holds."""

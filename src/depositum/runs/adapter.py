@@ -22,7 +22,7 @@ from depositum.layout import Layout
 from depositum.models import LoraModel
 from depositum.problem.perplexity import OVERALL, TokenLosses, token_losses
 from depositum.runs import checkpoint
-from depositum.runs.folder import PART, RunFolder
+from depositum.runs.folder import PART, RunFolder, of_seed
 
 FOLDER, TABLE, WEIGHTS = "adapter", "perplexity.csv", "adapter_model.safetensors"
 
@@ -37,7 +37,7 @@ def write_adapter(folder: RunFolder, loop: Loop, seed: int, row: Tensor, *, firs
     records = []
     if snapshot.t == loop.steps and seed in snapshot.live:
         records = _measured(loop, seed, row)
-    place = folder.path / (FOLDER if first else f"{FOLDER}.seed-{seed}")
+    place = folder.path / of_seed(FOLDER, seed, first)
     if write:
         if records:
             _write_table(folder, records, seed)

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from depositum.engines import Callback, Divergence, Loop, Snapshot
 from depositum.runs import checkpoint
 from depositum.runs.checkpoint import Latest
@@ -80,11 +78,7 @@ class Cell:
 
     def part(self, snapshot: Snapshot) -> Snapshot:
         """The rows of this cell, as a run alone has them."""
-        own = {label: d for label, d in snapshot.diverged.items() if label in self.labels}
-        diverged = {self.seed(label): d._replace(seed=self.seed(label)) for label, d in own.items()}
-        return replace(
-            snapshot, seeds=tuple(self.config.run.seeds), tensors=snapshot.rows_of(self.labels), diverged=diverged
-        )
+        return renamed(snapshot.of_seeds(self.labels), self.config.run.seeds)
 
     def let_go(self) -> None:
         """Forget the loop, and with it the memory that its rows take."""
@@ -169,20 +163,11 @@ def label(cells: Sequence[Cell]) -> None:
 
 def joined(cells: Sequence[Cell]) -> Snapshot:
     """One snapshot of all cells' checkpoints, which are of one iteration."""
-    parts = [cell.reached.snapshot for cell in cells]
-    first = parts[0]
+    return Snapshot.joined([renamed(cell.reached.snapshot, cell.labels) for cell in cells])
 
-    def join(name: str) -> torch.Tensor:
-        tensor = first.tensors[name]
-        if tensor.dim() == 0 or len(tensor) != len(first.tensors["x"]):
-            return tensor  # of all rows alike
-        return torch.cat([part.tensors[name] for part in parts])
 
-    diverged = {
-        label: found._replace(seed=label)
-        for cell, part in zip(cells, parts, strict=True)
-        for label, seed in zip(cell.labels, part.seeds, strict=True)
-        if (found := part.diverged.get(seed)) is not None
-    }
-    labels = tuple(label for cell in cells for label in cell.labels)
-    return Snapshot(labels, first.t, first.costs, {name: join(name) for name in first.tensors}, diverged, first.backend)
+def renamed(snapshot: Snapshot, names: Sequence[int]) -> Snapshot:
+    """The same, with its seeds called otherwise."""
+    known = dict(zip(snapshot.seeds, names, strict=True))
+    diverged = {known[seed]: found._replace(seed=known[seed]) for seed, found in snapshot.diverged.items()}
+    return replace(snapshot, seeds=tuple(names), diverged=diverged)

@@ -4,7 +4,6 @@ Configurations that differ in numbers (α, γ, β, …) or in whose data is whos
 length, so that they can be trials of one simulator. Each has a folder of its own all the same, like a run alone.
 """
 
-import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,15 @@ from depositum.problem import Problem
 from depositum.runs.build import build_side_by_side, simulator_of
 from depositum.runs.cell import Cell, Keepers, WithSeeds, joined, label
 from depositum.runs.config import Config
-from depositum.runs.execute import RunResult, check_fits, execute, is_finished, metric_settings, why_finished
+from depositum.runs.execute import (
+    RunResult,
+    check_fits,
+    execute,
+    free_memory,
+    is_finished,
+    metric_settings,
+    why_finished,
+)
 
 #: Keys in which cells may differ besides the numbers of their method.
 OWN = (("problem", "beta"), ("problem", "partition"), ("problem", "partition_seed"), ("problem", "weighting"))
@@ -126,9 +133,7 @@ class _Runner:
         self._running = None
         for cell in cells:
             cell.let_go()
-        gc.collect()  # a simulator and its parts know each other
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
 
     def _run_at_once(self, cells: Sequence[Cell]) -> bool:
         """Run cells, one alone as an ordinary run; whether they fit the memory."""

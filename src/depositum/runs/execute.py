@@ -1,9 +1,12 @@
 """Run a configuration in a folder: begin, resume or extend what is there."""
 
+import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from depositum.engines import Callback, Divergence, Loop, Simulator, Snapshot
 from depositum.errors import DivergedError, RunError
@@ -11,7 +14,7 @@ from depositum.metrics import History, MetricSettings
 from depositum.models import LoraModel
 from depositum.problem import Problem
 from depositum.problem.constants import smoothness
-from depositum.runs import checkpoint, parts
+from depositum.runs import checkpoint, parts, seed_groups
 from depositum.runs.adapter import write_adapter
 from depositum.runs.build import build_simulator
 from depositum.runs.checkpoint import Latest
@@ -69,6 +72,8 @@ def execute(
 ) -> RunResult:
     """Run a checked configuration in the folder `out`, going on from what it holds.
 
+    Seeds that do not fit the memory together are run one half after the other.
+
     Parameters
     ----------
     base
@@ -80,6 +85,45 @@ def execute(
     """
     folder = RunFolder(out)
     folder.check(config)
+    if not seed_groups.divided(out):
+        try:
+            return _execute_at_once(config, folder, base, callbacks, say, on_loop)
+        except torch.OutOfMemoryError:
+            if len(config.run.seeds) == 1:
+                raise RunError(_too_large(config)) from None
+        free_memory()
+        say(f"{out}: {len(config.run.seeds)} seeds at once do not fit the memory; one half is run after the other")
+        latest = newest(out, config.problem.clients)
+        seed_groups.divide(config, out, latest.snapshot if latest else None)
+    results = []
+    for path, half in seed_groups.halves(config, out / seed_groups.FOLDER).items():
+        results.append(execute(half, path, base=base, callbacks=callbacks, say=say, on_loop=on_loop))
+        if not results[-1].finished:
+            break
+    whole = _of_halves(out, results)
+    if whole.finished:
+        seed_groups.put_together(config, out, whole.snapshot)
+    return whole
+
+
+def _of_halves(out: Path, halves: Sequence[RunResult]) -> RunResult:
+    """What the runs of some seeds and then of others are as one; the last may have been stopped."""
+    records = sorted((r for half in halves for r in half.history.records), key=lambda record: record["iteration"])
+    diverged = [found for half in halves for found in half.diverged]
+    if not halves[-1].finished:
+        return replace(halves[-1], folder=out, history=History(records), diverged=diverged)
+    return RunResult(out, Snapshot.joined([half.snapshot for half in halves]), History(records), True, diverged)
+
+
+def _execute_at_once(
+    config: Config,
+    folder: RunFolder,
+    base: Path | None,
+    callbacks: Sequence[Callback],
+    say: Callable[[str], None],
+    on_loop: Callable[[Loop], None],
+) -> RunResult:
+    out = folder.path
     latest = newest(out, config.problem.clients)
     snapshot = latest.snapshot if latest else None
     if snapshot is not None and is_finished(snapshot, config):
@@ -108,6 +152,21 @@ def execute(
     on_loop(loop)
     final = loop.run()
     return RunResult(out, final, history, is_finished(final, config), list(final.diverged.values()))
+
+
+def _too_large(config: Config) -> str:
+    section = config.problem
+    return (
+        f"run.device: {section.clients} clients of {section.model!r} do not fit the memory of "
+        f"{config.engine_settings().resolve_device()}; use fewer clients, a smaller model, or 'cpu'"
+    )
+
+
+def free_memory() -> None:
+    """Let go of what a run that has ended had in memory, of a GPU above all."""
+    gc.collect()  # a simulator and its parts know each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def newest(out: Path, clients: int) -> Latest | None:

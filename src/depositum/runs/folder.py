@@ -25,6 +25,7 @@ TRACE = ("seed", "iteration", "consensus_x")
 WHOLE = ("seed", "iteration", "phases")
 #: What a file is called until it is whole.
 PART = ".part"
+HISTORY, CONSENSUS, MODEL = "history.csv", "consensus.csv", "model.safetensors"
 
 
 class RunFolder:
@@ -71,7 +72,7 @@ class RunFolder:
 
     def history(self) -> History:
         """The records that the folder holds."""
-        return History(_read(self.path / "history.csv"))
+        return History(_read(self.path / HISTORY))
 
     def claim(self, config: Config, by: str = "") -> None:
         """Make a checked folder this run's; `by` tells apart those who may do so at the same time."""
@@ -93,25 +94,25 @@ class RunFolder:
         evaluations, metrics = config.run.evaluations(), config.metrics.settings(None)
         history = History(
             _as_not_last(record, metrics, evaluations)
-            for record in _read(self.path / "history.csv")
+            for record in _read(self.path / HISTORY)
             if record["iteration"] <= until and evaluations.due(record["iteration"])
         )
-        trace = [record for record in _read(self.path / "consensus.csv") if record["iteration"] <= until]
+        trace = [record for record in _read(self.path / CONSENSUS) if record["iteration"] <= until]
         self.claim(config)
-        self._write("history.csv", _csv(COLUMNS, history.records, header=True))
+        self._write(HISTORY, _csv(COLUMNS, history.records, header=True))
         if traced or trace:
-            self._write("consensus.csv", _csv(TRACE, trace, header=True))
+            self._write(CONSENSUS, _csv(TRACE, trace, header=True))
         return history
 
     def append_history(self, records: Iterable[dict[str, Any]]) -> None:
-        self._append("history.csv", _csv(COLUMNS, records))
+        self._append(HISTORY, _csv(COLUMNS, records))
 
     def append_trace(self, errors: Iterable[tuple[int, int, float]]) -> None:
-        self._append("consensus.csv", _csv(TRACE, (dict(zip(TRACE, row, strict=True)) for row in errors)))
+        self._append(CONSENSUS, _csv(TRACE, (dict(zip(TRACE, row, strict=True)) for row in errors)))
 
     def write_model(self, model: nn.Module, seed: int, first: bool) -> None:
         """The averaged model of a seed, by parameter name: the first seed's is `model.safetensors`."""
-        path = self.path / ("model.safetensors" if first else f"model.seed-{seed}.safetensors")
+        path = self.path / of_seed(MODEL, seed, first)
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
         checkpoint.write_part(path, tensors).replace(path)
 
@@ -143,9 +144,18 @@ class RunFolder:
             raise RunError(f"{self.path / name}: cannot be written ({error.strerror})") from None
 
 
+def of_seed(name: str, seed: int, first: bool) -> str:
+    """What is called so of the first seed of a run, and by its number of another.
+
+    >>> of_seed("model.safetensors", 3, first=False)
+    'model.seed-3.safetensors'
+    """
+    return name if first else f"{Path(name).stem}.seed-{seed}{Path(name).suffix}"
+
+
 def read_history(path: Path) -> pd.DataFrame:
     """The history of a run's folder, as a table."""
-    file = path / "history.csv"
+    file = path / HISTORY
     if not file.exists():
         raise RunError(f"{path}: holds no run (there is no history.csv)")
     records = _read(file)
