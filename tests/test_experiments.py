@@ -185,6 +185,11 @@ def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     own = next(block for block in text.split("```toml\n") if block.startswith('title = "Stepsize')).split("```")[0]
     table = tomllib.loads(own)
     table["base"]["run"]["steps"] = 4
+    table["time_by"] = "graf"
+    write_experiment(tmp_path / "graphs.toml", table)
+    said = cli("reproduce", "graphs.toml")
+    assert said.err.strip().endswith("graphs: time_by: 'graf' is no axis; there are 'alpha' and 'graph'; did you mean 'graph'?")
+    table["time_by"] = "graph"
     write_experiment(tmp_path / "graphs.toml", table)
     said = cli("reproduce", "graphs.toml", "--page", "--device", "cpu")
     assert said.code == 0, said.err
@@ -193,6 +198,11 @@ def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "](../results/graphs/figure.png)" in page
     assert "A larger α ends with a lower loss" in page
     assert "CPU" in page
+    times = json.loads(Path("results/graphs/summary.json").read_text())
+    assert set(times["seconds_by"]) == set(labels := [value["label"] for value in table["sweep"][1]["values"]])
+    assert sum(times["seconds_by"].values()) == pytest.approx(times["seconds"], abs=0.2)
+    assert all(f"{label} " in page.split("Both together: ")[1] for label in labels)
+    assert "| all | |" in page
     assert cli("reproduce", "--page").code == 0
     assert Path("docs/reproduction.md").read_text() == page
 

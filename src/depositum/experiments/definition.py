@@ -149,6 +149,8 @@ class Experiment(Part):
     trace: bool = False
     unstated: list[str] = []
     remarks: list[str] = []
+    #: The axis by whose values the device time is told apart.
+    time_by: str | None = None
     base: dict[str, dict[str, Any]] = {}
     sweep: list[Axis] = Field(min_length=1)
     omit: list[Where] = []

@@ -4,7 +4,7 @@ import gzip
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,17 @@ def tuning(choices: list[Choice]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _seconds_by(axis: str, results: Results, chosen: Sequence[Choice]) -> dict[str, float]:
+    """The device time of cells, and of tuning for them, by their label on an axis."""
+    spent: dict[str, dict[object, float]] = {label: {} for label in results.order[axis]}
+    for outcome in results:
+        if outcome.kept is not None:
+            spent[outcome.labels[axis]][outcome.kept.folder] = outcome.kept.seconds
+    for choice in chosen:
+        spent[choice.targets[0].labels[axis]][choice.name] = choice.seconds
+    return {label: round(sum(own.values()), 1) for label, own in spent.items() if own}
+
+
 def summary(plan: Plan, results: Results, judged: list[Judged]) -> dict[str, Any]:
     """The machine, times, versions, and what was chosen."""
     experiment = plan.experiment
@@ -156,6 +167,7 @@ def summary(plan: Plan, results: Results, judged: list[Judged]) -> dict[str, Any
         "versions": [dict(own) for own in sorted({tuple(sorted(own.versions.items())) for own in folders.values()})],
         "seconds": round(sum(own.seconds for own in folders.values()), 1),
         "tuning_seconds": round(sum(choice.seconds for choice in chosen.values()), 1),
+        "seconds_by": _seconds_by(experiment.time_by, results, list(chosen.values())) if experiment.time_by else {},
         "cells": {
             name: {
                 "seeds": outcome.kept.seeds,

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,17 @@ of the paper's runs and ours.
 
 def page(results: Path, out: Path) -> str:
     """The page's text; links lead from where `out` is to the results."""
-    sections, overview = [], []
+    sections, overview, everything = [], [], []
     for name in _found(results):
         folder = results / name
         told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         overview.append(_overview(name, told))
+        everything.append(told)
         sections.append(_section(name, folder, told, out))
     if not sections:
         return f"{INTRODUCTION}\nThere are no results yet: `depositum reproduce all` makes them.\n"
     head = "| experiment | paper | claims | seeds | device time | machine |\n|---|---|---|---|---|---|\n"
+    overview.append(_total(everything))
     return "\n".join([INTRODUCTION, head + "\n".join(overview) + "\n", *sections])
 
 
@@ -57,6 +60,12 @@ def _overview(name: str, told: dict[str, Any]) -> str:
         f"| [{told['title']}](#{_anchor(name)}) | {told['paper']} | {counted(told['claims'])} | {_seeds(told)} "
         f"| {duration(told['seconds'] + told['tuning_seconds'])} | {', '.join(told['machines'])} |"
     )
+
+
+def _total(everything: list[dict[str, Any]]) -> str:
+    claims = sum((Counter(told["claims"]) for told in everything), Counter())
+    spent = sum(told["seconds"] + told["tuning_seconds"] for told in everything)
+    return f"| all | | {counted(claims)} | | {duration(spent)} | |"
 
 
 def _seeds(told: dict[str, Any]) -> str:
@@ -98,6 +107,9 @@ def _section(name: str, folder: Path, told: dict[str, Any], out: Path) -> str:
     )
     tuning = f", and {duration(told['tuning_seconds'])} of tuning," if told["tuning_seconds"] else ""
     parts.append(f"{duration(told['seconds'])}{tuning} on {', '.join(told['machines']) or '–'} ({versions or '–'}).")
+    if told.get("seconds_by"):
+        each = ", ".join(f"{label} {duration(seconds)}" for label, seconds in told["seconds_by"].items())
+        parts.append(f"Both together: {each}.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from depositum.engines import Callback, Loop
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, listing, nearest
 from depositum.experiments import cache, tune
 from depositum.experiments.claims import check_claim, judge
 from depositum.experiments.definition import Experiment
@@ -71,6 +71,11 @@ def plan(experiment: Experiment, options: Options, only: Sequence[str] = ()) -> 
             raise ConfigError(
                 f"{experiment.id}: sweep", f"an axis cannot be called {name!r}; that is a column of runs.csv"
             )
+    if experiment.time_by is not None and experiment.time_by not in names:
+        near = nearest(experiment.time_by, names)
+        raise ConfigError(
+            f"{experiment.id}: time_by", f"{experiment.time_by!r} is no axis; there are {listing(names)}{near}"
+        )
     for place, entry in enumerate(experiment.omit, start=1):
         check_where(entry, experiment, f"omit {place}")
     made = cells(experiment, options)

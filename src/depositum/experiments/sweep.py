@@ -8,7 +8,8 @@ from typing import Any
 
 from depositum.errors import ConfigError, DepositumError, listing, nearest
 from depositum.experiments.definition import Experiment, Settings, Where
-from depositum.runs.config import Config, apply_override, from_table
+from depositum.runs.config import Config
+from depositum.runs.reading import apply_override, from_table
 
 Labels = dict[str, str]
 

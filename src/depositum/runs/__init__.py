@@ -2,9 +2,10 @@
 
 from depositum.runs.build import build_problem, build_simulator
 from depositum.runs.cells import execute_cells
-from depositum.runs.config import Config, apply_override, dump, load, parse
+from depositum.runs.config import Config
 from depositum.runs.execute import RunResult, execute
 from depositum.runs.folder import RunFolder
+from depositum.runs.reading import apply_override, dump, load, parse
 from depositum.runs.together import execute_together, meet
 
 __all__ = [

@@ -5,15 +5,12 @@ topology, a regularizer, …) follows the grammar of `depositum.registry`.
 """
 
 import dataclasses
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import tomli_w
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm
@@ -22,13 +19,12 @@ from depositum.data.text import arguments
 from depositum.engines import EngineSettings
 from depositum.engines.processes import EncodingName, ProcessSettings
 from depositum.engines.processes.measures import Evaluate
-from depositum.errors import ConfigError, DataError, listing, nearest
+from depositum.errors import ConfigError, DataError
 from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import LOSSES, Weighting
 from depositum.problem.precision import resolve
 from depositum.regularizers import Regularizer
-from depositum.runs.override import for_method, register_own_method
 
 Named = str | dict[str, Any]
 #: The clients that a process among many holds, given how many there are.
@@ -295,149 +291,3 @@ def _at_least(key: str, value: int, least: int) -> None:
 
 def _is_seed(value: int) -> bool:
     return 0 <= value < 1 << 63
-
-
-def parse(table: Mapping[str, Any]) -> Config:
-    """A configuration from a plain table, with a person's mistakes said in one line."""
-    try:
-        return Config.model_validate(table)
-    except ValidationError as error:
-        raise _one_line(error) from None
-
-
-def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, held: Held | None = None) -> Config:
-    """Read a configuration file, apply `key=value` overrides, and check it in full.
-
-    `method` puts another method in the place of the file's own, with what the file's `[override]` says of it. `held` is
-    for a process among many, which need have no other clients' files.
-    """
-    try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(str(path), "no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), f"is not valid TOML: {error}") from None
-    for override in overrides:
-        apply_override(table, override)
-    return from_table(table, path.parent, method, held)
-
-
-def from_table(
-    table: dict[str, Any], base: Path | None = None, method: str | None = None, held: Held | None = None
-) -> Config:
-    """The configuration that a file's table means, checked in full; its paths start from `base`."""
-    base = base or Path()
-    register_own_method(table, base)
-    table = for_method(table, list(Config.model_fields), method)
-    config = parse(_with_absolute_paths(table, base))
-    config.check(base, held)
-    return config
-
-
-def _with_absolute_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The table with a person's own files named in full, so that a run's `config.toml` means the same anywhere."""
-    for section, key in (("problem", "dataset"), ("network", "topology"), ("network", "mixing")):
-        inside = table.get(section)
-        if not isinstance(inside, dict):
-            continue  # refused when it is parsed
-        value = inside.get(key)
-        if isinstance(value, str) and value not in data.DATASETS:
-            inside[key] = _absolute(value, base)
-    for key, name, files in (
-        ("dataset", "instructions", ("file", "test_file")),
-        ("model", "lora", ("base", "tokenizer")),
-    ):
-        chosen = table["problem"].get(key) if isinstance(table.get("problem"), dict) else None
-        if isinstance(chosen, dict) and name in chosen:
-            given = chosen[name] if isinstance(chosen[name], dict) else {files[0]: chosen[name]}
-            named = {file: _absolute(given[file], base) for file in files if file in given}
-            table["problem"] = {**table["problem"], key: {**chosen, name: {**given, **named}}}
-    return table
-
-
-def _absolute(value: Any, base: Path) -> Any:
-    """A file that is there, or a pattern of files, named in full; anything else as it is."""
-    if isinstance(value, list):
-        return [_absolute(one, base) for one in value]
-    if isinstance(value, str) and ((base / value).exists() or CLIENT in value):
-        return str((base / value).resolve())
-    return value
-
-
-def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set one key of a table from `section.key=value`; the value is read as TOML, or else as a plain word.
-
-    >>> table = {}
-    >>> apply_override(table, "algorithm.alpha=0.1"); apply_override(table, "problem.partition={dirichlet=0.5}")
-    >>> apply_override(table, "network.topology=star"); table
-    {'algorithm': {'alpha': 0.1}, 'problem': {'partition': {'dirichlet': 0.5}}, 'network': {'topology': 'star'}}
-    """
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or len(parts) < 2 or not all(parts):
-        raise ConfigError("--set", f"{override!r} given; it must be section.key=value, as in algorithm.alpha=0.1")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    place = table
-    for part in parts[:-1]:
-        inner = place.setdefault(part, {})
-        if not isinstance(inner, dict):
-            inner = place[part] = {}
-        place = inner
-    place[parts[-1]] = value
-
-
-def dump(config: Config) -> str:
-    """The complete configuration as TOML."""
-    return tomli_w.dumps(config.complete())
-
-
-def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys `section.key` in which two complete tables differ, with both values (None: not set)."""
-    out = {}
-    for section in sorted({*a, *b}):
-        one, two = a.get(section, {}), b.get(section, {})
-        for key in sorted({*one, *two}):
-            if one.get(key) != two.get(key):
-                out[f"{section}.{key}"] = (one.get(key), two.get(key))
-    return out
-
-
-#: What pydantic's types of error ask for, in a person's words.
-_ASKED = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text in quotes",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-}
-
-
-def _one_line(error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
-    # Alternatives of a union have a location of their own; the key a person wrote is the first two parts.
-    location = [str(part) for part in first["loc"][:2]]
-    key, value = ".".join(location), first["input"]
-    if first["type"] == "extra_forbidden":
-        section = Config.model_fields.get(location[0])
-        kind = section.annotation if section is not None else None
-        known = list(
-            kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else Config.model_fields
-        )
-        what = "key" if len(location) > 1 else "section"
-        return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
-    alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
-    asked = dict.fromkeys(
-        str(e.get("ctx", {}).get("expected") or _ASKED.get(e["type"], e["msg"])) for e in alternatives
-    )
-    names = [name for text in asked for name in re.findall(r"'([^']*)'", text)]
-    near = nearest(value, names) if isinstance(value, str) else ""
-    return ConfigError(key, f"{value!r} given; it must be {' or '.join(asked)}{near}")

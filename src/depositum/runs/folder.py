@@ -15,7 +15,8 @@ from depositum.errors import ConfigError, RunError
 from depositum.metrics import COLUMNS, COSTLY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint
-from depositum.runs.config import Config, differences, dump, parse
+from depositum.runs.config import Config
+from depositum.runs.reading import differences, dump, parse
 
 #: Keys that may change when a run goes on: they say how long and where, not what.
 FREE = ("run.steps", "run.checkpoint_every", "run.device")

@@ -20,11 +20,12 @@ from depositum.problem import Problem
 from depositum.runs import checkpoint, parts
 from depositum.runs.build import build_problem
 from depositum.runs.checkpoint import Latest
-from depositum.runs.config import Config, load
+from depositum.runs.config import Config
 from depositum.runs.execute import RunResult, check_fits, is_finished, why_finished, write_models
 from depositum.runs.folder import RunFolder
 from depositum.runs.log import RankLog
 from depositum.runs.own_files import build_own_problem
+from depositum.runs.reading import load
 
 #: Seconds that fetching data may take.
 FETCHING = 7200.0
