@@ -74,7 +74,7 @@ def plan(experiment: Experiment, options: Options, only: Sequence[str] = ()) -> 
     if experiment.time_by is not None and experiment.time_by not in names:
         near = nearest(experiment.time_by, names)
         raise ConfigError(
-            f"{experiment.id}: time_by", f"{experiment.time_by!r} is no axis; there are {listing(names)}{near}"
+            f"{experiment.id}: time_by", f"{experiment.time_by!r} is no axis; it can be {listing(names)}{near}"
         )
     for place, entry in enumerate(experiment.omit, start=1):
         check_where(entry, experiment, f"omit {place}")
