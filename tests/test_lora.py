@@ -29,11 +29,11 @@ from depositum.data.text import IGNORED
 from depositum.engines.acceleration import trace
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
+from depositum.metrics import with_perplexities
 from depositum.models.lora import Fold, LoraModel, RowLinear
 from depositum.problem import Oracle
 from depositum.problem.constants import smoothness, variance
 from depositum.problem.losses import as_loss
-from depositum.problem.perplexity import token_losses
 from depositum.runs import Config, build_problem, load
 from depositum.runs.build import build_simulator
 from tests.language_models import make_base, make_tokenizer, records, write_config, write_lines
@@ -221,13 +221,16 @@ def test_measures_are_means_over_tokens(bases: dict[str, Path], lines: Path, tmp
     assert 0 <= float(accuracy) <= 1
     f = sum(float(t) / c for t, c in clients) / 3  # each client is the mean over its own tokens, and all count alike
     assert float(oracle.evaluate(start, {}, "train")[0]) == pytest.approx(f, rel=1e-6)
-    said = token_losses(oracle, start[0], problem.test).perplexities()
-    assert said["overall"] == pytest.approx(math.exp(float(total) / count), rel=1e-6)
+    measured = oracle.evaluate_test(start, {})
+    # What processes measure are shares, which must add up to the whole's, of a category too.
+    halves = [oracle.evaluate_test(start, {}, (first, 2)) for first in (0, 1)]
+    for key, value in measured.items():
+        assert torch.allclose(halves[0][key] + halves[1][key], value)
+    said = with_perplexities(measured, problem)
+    assert said["perplexity:overall"] == pytest.approx(math.exp(float(total) / count), rel=1e-6)
     for kind, (t, c) in kinds.items():
-        assert said[kind] == pytest.approx(math.exp(float(t) / c), rel=1e-6)
-    # A part's share is weighed by samples where parts are added up: they must add up to the whole.
-    halves = [token_losses(oracle, start[0], problem.test, first, 2) for first in (0, 1)]
-    assert torch.allclose(halves[0].loss + halves[1].loss, token_losses(oracle, start[0], problem.test).loss)
+        assert said[f"perplexity:{kind}"] == pytest.approx(math.exp(float(t) / c), rel=1e-6)
+    assert set(said) == {"test_loss", "test_accuracy", *(f"perplexity:{kind}" for kind in ("overall", *kinds))}
 
 
 def _all_inputs(lines: Path, base: Path) -> torch.Tensor:
@@ -341,8 +344,8 @@ def test_all_methods_of_the_table(
     path.write_text(text)
     train(path, tmp_path / "out", overrides=tuple(f"algorithm.{k}={v}" for k, v in settings.items()))
     with (tmp_path / "out" / "perplexity.csv").open(newline="") as file:
-        before, after = csv.DictReader(file)
-    assert (before["iteration"], after["iteration"]) == ("0", "6")
+        before, between, after = csv.DictReader(file)
+    assert [row["iteration"] for row in (before, between, after)] == ["0", "3", "6"]
     assert float(after["overall"]) > 1
     assert before["overall"] != after["overall"]
     assert load_file(tmp_path / "out" / "adapter" / "adapter_model.safetensors")
@@ -382,7 +385,7 @@ def test_the_adapter_in_a_fresh_process(bases: dict[str, Path], lines: Path, tmp
     path = write_config(tmp_path / "c.toml", bases["qwen2"], dataset, run={"steps": 12})
     train(path, tmp_path / "out")
     with (tmp_path / "out" / "perplexity.csv").open(newline="") as file:
-        before, after = (float(row["overall"]) for row in csv.DictReader(file))
+        before, *_, after = (float(row["overall"]) for row in csv.DictReader(file))
     command = [
         sys.executable,
         "-c",
@@ -424,8 +427,8 @@ def test_adapters_of_clients_and_seeds(bases: dict[str, Path], lines: Path, tmp_
     with (tmp_path / "out" / "perplexity.csv").open(newline="") as file:
         assert [(row["seed"], row["iteration"]) for row in csv.DictReader(file)] == [
             ("0", "0"),
-            ("0", "3"),
             ("5", "0"),
+            ("0", "3"),
             ("5", "3"),
         ]
 
@@ -578,6 +581,6 @@ def test_a_real_model_learns(tmp_path: Path) -> None:
     path = write_config(tmp_path / "c.toml", Path(folder), dataset, run={"steps": 20})
     train(path, tmp_path / "out", overrides=("algorithm.alpha=0.02",))
     with (tmp_path / "out" / "perplexity.csv").open(newline="") as file:
-        before, after = (float(row["overall"]) for row in csv.DictReader(file))
+        before, *_, after = (float(row["overall"]) for row in csv.DictReader(file))
     assert before < 10  # of 512 tokens
     assert after < before

@@ -23,6 +23,8 @@ class Samples:
 
     inputs: Tensor  #: `[N, features]`, or images `[N, channels, height, width]` with pixels in [0, 1]
     targets: Tensor  #: `[N]`: int64 labels 0…classes-1, or floating-point values for regression
+    categories: tuple[str, ...] = ()  #: names of kinds of samples, where measures are to be told apart by them
+    category: Tensor | None = None  #: `[N]` int64, the place of a sample's kind in `categories`
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -30,7 +32,8 @@ class Samples:
     def take(self, places: Indices | Tensor) -> Self:
         """Some of the samples, in this order."""
         rows = torch.as_tensor(places)
-        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
+        category = None if self.category is None else self.category[rows]
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], category=category)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,10 @@ is cut off entirely has nothing to learn: it is left out, and how many are is sa
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -41,17 +41,10 @@ class TokenSamples(Samples):
     Sequences shorter than L are filled up at their end, where a causal model's earlier positions do not see it.
     """
 
-    categories: tuple[str, ...] = ()  #: names of the kinds of tasks
-    category: Tensor | None = None  #: `[N]` int64, the place of a sample's kind in `categories`
-
     @property
     def terms(self) -> Tensor:
         """How many tokens of each sample are to be predicted, `[N]`."""
         return (self.targets != IGNORED).sum(1)
-
-    def take(self, places: Indices | Tensor) -> Self:
-        category = None if self.category is None else self.category[torch.as_tensor(places)]
-        return replace(super().take(places), category=category)
 
 
 @dataclass(frozen=True)

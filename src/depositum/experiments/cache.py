@@ -19,10 +19,11 @@ import pandas as pd
 import torch
 
 from depositum.errors import RunError
+from depositum.metrics import PERPLEXITY
 from depositum.problem.precision import resolve
 from depositum.runs.config import Config
 from depositum.runs.execute import RunResult
-from depositum.runs.folder import RunFolder
+from depositum.runs.folder import CONSENSUS, PERPLEXITIES, RunFolder
 
 #: Raised whenever a change of the package changes what runs give: what was kept before is then run anew.
 RESULTS = 1
@@ -30,7 +31,7 @@ RESULTS = 1
 LEFT_OUT = ("device", "checkpoint_every", "seeds")
 #: Keys of `[run]` that came after cells were kept, with what those were run with: left out where they say the same.
 LATER = {"evaluate_from": 0}
-DONE, TRACE, SPENT, PERPLEXITY = "cell.json", "consensus.csv", "seconds.txt", "perplexity.csv"
+DONE, SPENT = "cell.json", "seconds.txt"
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,16 @@ class Kept:
     def history(self) -> pd.DataFrame:
         """The history; of a language model, with a column `perplexity:NAME` for each of its perplexities."""
         frame = RunFolder(self.folder).history().frame
-        path = self.folder / PERPLEXITY
+        path = self.folder / PERPLEXITIES
         if not path.exists():
             return frame
         keys = ["seed", "iteration"]
-        table = pd.read_csv(path).set_index(keys).add_prefix(f"{path.stem}:").reset_index()
+        table = pd.read_csv(path).set_index(keys).add_prefix(PERPLEXITY).reset_index()
         return frame.merge(table, on=keys, how="left")
 
     @property
     def trace(self) -> pd.DataFrame | None:
-        path = self.folder / TRACE
+        path = self.folder / CONSENSUS
         return pd.read_csv(path) if path.exists() else None
 
 
@@ -85,7 +86,7 @@ def find(folder: Path, trace: bool = False) -> Kept | None:
         return None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / DONE}: cannot be read ({error}); remove the folder to run its cell anew") from None
-    if trace and not (folder / TRACE).exists():
+    if trace and not (folder / CONSENSUS).exists():
         return None
     return Kept(folder, told["seeds"], told["diverged"], told["seconds"], told["machine"], dict(told["versions"]))
 
@@ -126,7 +127,7 @@ def finish(result: RunResult, config: Config, trace: bool) -> None:
         "versions": versions(),
     }
     if not trace:
-        (folder / TRACE).unlink(missing_ok=True)
+        (folder / CONSENSUS).unlink(missing_ok=True)
     part = folder / f"{DONE}.part"
     part.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / DONE)

@@ -12,7 +12,7 @@ from pydantic import Field
 from depositum.errors import ConfigError, listing, nearest
 from depositum.experiments.cache import Kept
 from depositum.experiments.sweep import Labels, matches
-from depositum.metrics import COLUMNS
+from depositum.metrics import COLUMNS, PERPLEXITY
 from depositum.registry import Registry, Spec
 from depositum.runs.config import Config
 
@@ -20,8 +20,6 @@ Values = NDArray[np.float64]
 
 #: The consensus error after every iteration, beside the columns of a history.
 TRACE = "consensus_trace"
-#: Perplexities of a language model's test data, `"perplexity:overall"` and by category, known at the start and the end.
-PERPLEXITY = "perplexity:"
 #: Measures that are shares, shown and compared in percent.
 PERCENT = ("test_accuracy", "sparsity", "client_accuracy_mean", "client_accuracy_worst")
 #: What is divided by the number of clients: `"stationarity/n"`.

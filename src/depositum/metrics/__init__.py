@@ -3,6 +3,8 @@
 from depositum.metrics.evaluation import (
     CHEAP,
     COSTLY,
+    OVERALL,
+    PERPLEXITY,
     TRAINING,
     Evaluations,
     MetricSettings,
@@ -10,6 +12,7 @@ from depositum.metrics.evaluation import (
     costly,
     proximal_gradient_mapping,
     record,
+    with_perplexities,
 )
 from depositum.metrics.history import COLUMNS, COSTS, History
 
@@ -18,6 +21,8 @@ __all__ = [
     "COLUMNS",
     "COSTLY",
     "COSTS",
+    "OVERALL",
+    "PERPLEXITY",
     "TRAINING",
     "Evaluations",
     "History",
@@ -26,4 +31,5 @@ __all__ = [
     "costly",
     "proximal_gradient_mapping",
     "record",
+    "with_perplexities",
 ]

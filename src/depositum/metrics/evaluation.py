@@ -15,6 +15,8 @@ from depositum.problem import Oracle, Problem
 #: read the training data.
 TRAINING = ("train_loss", "phi")
 CHEAP = (*TRAINING, "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
+#: Of a language model: "perplexity:overall", all test tokens pooled, and one of each category.
+PERPLEXITY, OVERALL = "perplexity:", "overall"
 COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client_accuracy_worst", "zeta2")
 
 
@@ -106,13 +108,25 @@ def cheap(state: State, oracle: Oracle, train: bool = True) -> dict[str, Tensor]
         loss, _ = oracle.evaluate(mean, buffers, "train")
         out = {"train_loss": loss, "phi": loss + _regularization(mean, problem)}
     if oracle.test is not None:
-        out["test_loss"], out["test_accuracy"] = oracle.evaluate(mean, buffers, "test")
+        out |= with_perplexities(oracle.evaluate_test(mean, buffers), problem)
     out["consensus_x"] = measures.consensus(state.x, trials)
     y = getattr(state, "y", None)
     if y is not None:
         out["consensus_y"] = measures.consensus(y, trials)
     out["sparsity"] = measures.sparsity(state.x, trials)
     return out
+
+
+def with_perplexities(tested: dict[str, Tensor], problem: Problem) -> dict[str, Tensor]:
+    """Measures of the test data; where losses are of tokens, with e to the mean of all, and of each category's.
+
+    Of other losses, what is known of categories is left out.
+    """
+    losses = {OVERALL: tested["test_loss"]}
+    losses |= {key.partition(":")[2]: tested.pop(key) for key in list(tested) if key.startswith("test_loss:")}
+    if problem.loss.terms is not None:
+        tested |= {PERPLEXITY + name: loss.exp() for name, loss in losses.items()}
+    return tested
 
 
 def _regularization(mean: Tensor, problem: Problem) -> Tensor | float:

@@ -160,8 +160,23 @@ class Oracle(Rows):
         The training loss is f itself, weighted as the problem says. Accuracy is NaN where the loss knows none.
         A `share` of (p, m) takes every m-th test sample from the p-th on, and gives what these add to the whole's.
         """
+        loss, accuracy, _ = self._evaluate(x, buffers, split, share)
+        return loss, accuracy
+
+    def evaluate_test(self, x: Tensor, buffers: Buffers, share: tuple[int, int] = (0, 1)) -> dict[str, Tensor]:
+        """`test_loss` and `test_accuracy`, and of samples with categories `test_loss:NAME` of each, all `[S·k]`."""
+        loss, accuracy, kinds = self._evaluate(x, buffers, "test", share)
+        each = {f"test_loss:{name}": kinds[:, k] for k, name in enumerate(self.categories)}
+        return {"test_loss": loss, "test_accuracy": accuracy, **each}
+
+    def _evaluate(
+        self, x: Tensor, buffers: Buffers, split: Literal["train", "test"], share: tuple[int, int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss and accuracy `[S·k]`, and the test loss of each category `[S·k, categories]`."""
         inputs, targets = (self.inputs, self.targets) if split == "train" else self._test()
         loss, right = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
+        names = self.categories if split == "test" else ()
+        kinds = torch.zeros(len(x), len(names), dtype=torch.float64, device=self.device)
         per_trial = len(x) // self.trials
         for rows, places in self._evaluated(split, per_trial, share):
             points, mine = x[rows], {k: b[rows] for k, b in buffers.items()}
@@ -173,9 +188,14 @@ class Oracle(Rows):
                     loss[rows] += (values * weights).sum(1, dtype=torch.float64)
                 else:
                     loss[rows] += values.sum(1, dtype=torch.float64) / terms
+                if names:
+                    # By a product: sums along indices are not in the same order every time on a GPU.
+                    kinds[rows] += values.to(torch.float64) @ self.category[some]
                 right[rows] += float("nan") if correct is None else correct.sum(1)
             right[rows] /= terms
-        return loss, right
+        if names:
+            kinds /= self.category_terms.repeat_interleave(per_trial, 0)
+        return loss, right, kinds
 
     def _evaluated(
         self, split: Literal["train", "test"], per_trial: int, share: tuple[int, int]

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from depositum.data import Samples
 from depositum.errors import ConfigError
@@ -58,6 +59,7 @@ class Rows:
         self.model = RowModel(model, problem.loss, precision)
         self.inputs, self.targets = self._place(problem.train)
         self.test = self._place(problem.test) if problem.test is not None else None
+        self.categories: tuple[str, ...] = ()
         self.tested = self._tested()
         self._own_tables()
         #: β: one number for all rows, or one for each where trials differ, float64 `[rows, 1]`.
@@ -120,9 +122,21 @@ class Rows:
             terms = self._terms(self.test[1])
             own = [terms] * self.trials if self.tested is None else [terms[places] for places in self.tested]
             self.whole_terms["test"] = [float(part.sum()) for part in own]
+            self._tell_categories_apart(self.problem.test, terms)
         seeds = [trial.seed for trial in self.problem.trials for _ in self.held]
         self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
         self.client_words = torch.tensor(self.held * self.trials, dtype=torch.int64, device=self.device)
+
+    def _tell_categories_apart(self, test: Samples | None, terms: Tensor) -> None:
+        """Whether a test sample is of a kind, `[N, kinds]`, and how many terms each kind's loss has, `[S, kinds]`."""
+        assert test is not None
+        if test.category is None:
+            return
+        self.categories = test.categories
+        self.category = one_hot(test.category, len(test.categories)).to(self.device, torch.float64)
+        counted = terms[:, None] * self.category
+        own = [counted] * self.trials if self.tested is None else [counted[places] for places in self.tested]
+        self.category_terms = torch.stack([part.sum(0) for part in own])
 
     def _terms(self, targets: Tensor) -> Tensor:
         """The terms of each sample's loss, `[N]` (or `[rows, B]`) for targets `[N, ...]`."""

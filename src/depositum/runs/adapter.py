@@ -1,8 +1,7 @@
 """What a run of a language model leaves: adapters in the form that `peft` reads, and their perplexities.
 
 `adapter/` holds the average of the clients' adapters, with the tokenizer and a card; of further seeds,
-`adapter.seed-N/`. Where clients' own adapters are asked for, they are in `clients/N/` in there. `perplexity.csv` has
-the perplexities of every seed's test data at the start, where the adapters change nothing, and at the end.
+`adapter.seed-N/`. Where clients' own adapters are asked for, they are in `clients/N/` in there.
 """
 
 import shutil
@@ -10,72 +9,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from depositum.data import TokenSamples
 from depositum.data.text import load_tokenizer
 from depositum.engines import Loop
 from depositum.engines.processes import ProcessEngine
 from depositum.errors import RunError
 from depositum.layout import Layout
+from depositum.metrics import OVERALL
 from depositum.models import LoraModel
-from depositum.problem.perplexity import OVERALL, TokenLosses, token_losses
 from depositum.runs import checkpoint
-from depositum.runs.folder import PART, RunFolder, of_seed
+from depositum.runs.folder import PART, PERPLEXITIES, RunFolder, of_seed
 
-FOLDER, TABLE, WEIGHTS = "adapter", "perplexity.csv", "adapter_model.safetensors"
+FOLDER, WEIGHTS = "adapter", "adapter_model.safetensors"
 
 
 def write_adapter(folder: RunFolder, loop: Loop, seed: int, row: Tensor, *, first: bool, write: bool) -> None:
-    """Keep the averaged adapter `[d]` of a seed; at the end of a run, measure it too.
+    """Keep the averaged adapter `[d]` of a seed; of several processes, one writes what there is one of.
 
-    Of several processes, one writes what there is one of, and all ask.
+    The card of a run that is at its end says the perplexities of the base, which is where it began, and of the adapter.
     """
     model, snapshot = loop.engine.problem.model, loop.snapshot
     assert isinstance(model, LoraModel)
-    records = []
-    if snapshot.t == loop.steps and seed in snapshot.live:
-        records = _measured(loop, seed, row)
     place = folder.path / of_seed(FOLDER, seed, first)
     if write:
-        if records:
-            _write_table(folder, records, seed)
-        files = {"README.md": _card(folder, model, records, row, snapshot.t)}
+        measured = {r["iteration"]: r for r in folder.read_table(PERPLEXITIES) if r["seed"] == seed}
+        ends = [measured[t] for t in (0, loop.steps) if t in measured]
+        files = {"README.md": _card(folder, model, ends if len(ends) == 2 else [], row, snapshot.t)}
         _write(place, model, row, files, with_tokenizer=True)
     if model.client_adapters:
         clients = loop.engine.clients if isinstance(loop.engine, ProcessEngine) else range(loop.engine.problem.n)
         for client, own in zip(clients, snapshot.rows_of([seed])["x"], strict=True):
             _write(place / "clients" / str(client), model, own, {}, with_tokenizer=False)
-
-
-def _measured(loop: Loop, seed: int, row: Tensor) -> list[dict[str, Any]]:
-    """The records of the perplexities at the start and now; none without test data, or if nothing is to be sent."""
-    engine = loop.engine
-    samples, oracle = engine.problem.test, engine.oracle
-    if not isinstance(samples, TokenSamples):
-        return []
-    trial = engine.problem.trials[engine.problem.seeds.index(seed)]  # its start and test data are alike in all cells
-    if trial.tested is not None:
-        samples = samples.take(trial.tested)
-    records = []
-    for t, x in ((0, trial.start), (loop.snapshot.t, row)):
-        if not isinstance(engine, ProcessEngine):
-            losses = token_losses(oracle, x, samples)
-        elif engine.evaluate == "none":
-            return []
-        else:
-            own = token_losses(oracle, x, samples, engine.group.rank, engine.group.size)
-            loss, tokens = engine.group.sum(torch.stack([own.loss, own.tokens]))
-            losses = TokenLosses(own.names, loss, tokens)
-        records.append({"seed": seed, "iteration": t, **losses.perplexities()})
-    return records
-
-
-def _write_table(folder: RunFolder, records: list[dict[str, Any]], seed: int) -> None:
-    """Put a seed's records in the place of those it had."""
-    others = [record for record in folder.read_table(TABLE) if record["seed"] != seed]
-    folder.write_table(TABLE, tuple(records[0]), [*others, *records])
 
 
 def _write(place: Path, model: LoraModel, row: Tensor, files: Mapping[str, str], with_tokenizer: bool) -> None:

@@ -1,10 +1,13 @@
-"""A run's folder: `config.toml`, `history.csv`, `consensus.csv`, checkpoints and the averaged models."""
+"""A run's folder: `config.toml`, `history.csv`, `consensus.csv`, checkpoints and the averaged models.
+
+Of a language model, `perplexity.csv` has its perplexities at every evaluation: over all test tokens, and by category.
+"""
 
 import csv
 import io
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pandas as pd
 from torch import nn
 
 from depositum.errors import ConfigError, RunError
-from depositum.metrics import COLUMNS, COSTLY, TRAINING, Evaluations, History, MetricSettings
+from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint
 from depositum.runs.config import Config
@@ -26,7 +29,8 @@ TRACE = ("seed", "iteration", "consensus_x")
 WHOLE = ("seed", "iteration", "phases")
 #: What a file is called until it is whole.
 PART = ".part"
-HISTORY, CONSENSUS, MODEL = "history.csv", "consensus.csv", "model.safetensors"
+HISTORY, CONSENSUS, PERPLEXITIES = "history.csv", "consensus.csv", "perplexity.csv"
+MODEL = "model.safetensors"
 
 
 class RunFolder:
@@ -99,14 +103,36 @@ class RunFolder:
             if record["iteration"] <= until and evaluations.due(record["iteration"])
         )
         trace = [record for record in _read(self.path / CONSENSUS) if record["iteration"] <= until]
+        perplexities = [
+            record
+            for record in _read(self.path / PERPLEXITIES)
+            if record["iteration"] <= until and evaluations.due(record["iteration"])
+        ]
         self.claim(config)
         self._write(HISTORY, _csv(COLUMNS, history.records, header=True))
+        if perplexities:
+            self.write_table(PERPLEXITIES, tuple(perplexities[0]), perplexities)
+        else:
+            (self.path / PERPLEXITIES).unlink(missing_ok=True)
         if traced or trace:
             self._write(CONSENSUS, _csv(TRACE, trace, header=True))
         return history
 
-    def append_history(self, records: Iterable[dict[str, Any]]) -> None:
+    def append_history(self, records: Sequence[dict[str, Any]]) -> None:
+        """Add what was evaluated; what is no column of a history is a perplexity, or nothing to keep."""
+        self._append_perplexities(
+            [
+                {"seed": record["seed"], "iteration": record["iteration"], **found}
+                for record in records
+                if (found := {k.removeprefix(PERPLEXITY): v for k, v in record.items() if k.startswith(PERPLEXITY)})
+            ]
+        )
         self._append(HISTORY, _csv(COLUMNS, records))
+
+    def _append_perplexities(self, records: Sequence[dict[str, Any]]) -> None:
+        if records:
+            new = not (self.path / PERPLEXITIES).exists()
+            self._append(PERPLEXITIES, _csv(tuple(records[0]), records, header=new))
 
     def append_trace(self, errors: Iterable[tuple[int, int, float]]) -> None:
         self._append(CONSENSUS, _csv(TRACE, (dict(zip(TRACE, row, strict=True)) for row in errors)))
@@ -181,7 +207,7 @@ def _as_not_last(record: dict[str, Any], metrics: MetricSettings, evaluations: E
 
 def _csv(columns: tuple[str, ...], records: Iterable[dict[str, Any]], header: bool = False) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     if header:
         writer.writeheader()
     writer.writerows(records)

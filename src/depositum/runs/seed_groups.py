@@ -7,15 +7,15 @@ halved again. What the folder holds in the end is what it holds of a run at once
 import shutil
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from depositum.engines import Snapshot
 from depositum.errors import RunError
 from depositum.metrics import COLUMNS
 from depositum.runs import checkpoint
 from depositum.runs.adapter import FOLDER as ADAPTER
-from depositum.runs.adapter import TABLE as PERPLEXITY
 from depositum.runs.config import Config
-from depositum.runs.folder import CONSENSUS, HISTORY, MODEL, PART, TRACE, RunFolder, of_seed
+from depositum.runs.folder import CONSENSUS, HISTORY, MODEL, PART, PERPLEXITIES, TRACE, RunFolder, of_seed
 
 FOLDER = "seeds"
 
@@ -35,9 +35,10 @@ def divide(config: Config, out: Path, snapshot: Snapshot | None) -> None:
         half.claim(own)
         if snapshot is None:
             continue
-        for table, columns in ((HISTORY, COLUMNS), (CONSENSUS, TRACE)):
-            records = folder.read_table(table)
-            half.write_table(table, columns, [record for record in records if record["seed"] in own.run.seeds])
+        for table in (HISTORY, CONSENSUS, PERPLEXITIES):
+            records = [record for record in folder.read_table(table) if record["seed"] in own.run.seeds]
+            if records:
+                half.write_table(table, _columns(table, records), records)
         checkpoint.write(half.path / checkpoint.CURRENT, snapshot.of_seeds(own.run.seeds))
     part.rename(out / FOLDER)
 
@@ -58,12 +59,11 @@ def put_together(config: Config, out: Path, snapshot: Snapshot) -> None:
     """All files of both halves as those of one run. The checkpoint comes last: with it, the run is finished."""
     parts = halves(config, out / FOLDER)
     try:
-        for name, columns in ((HISTORY, COLUMNS), (CONSENSUS, TRACE), (PERPLEXITY, None)):
+        for name in (HISTORY, CONSENSUS, PERPLEXITIES):
             records = [record for path in parts for record in RunFolder(path).read_table(name)]
-            if columns is not None:  # what is written while iterations go by
-                records.sort(key=lambda record: record["iteration"])
             if records:
-                RunFolder(out).write_table(name, columns or tuple(records[0]), records)
+                records.sort(key=lambda record: record["iteration"])
+                RunFolder(out).write_table(name, _columns(name, records), records)
         for path, own in parts.items():
             for seed, name in product(own.run.seeds, (MODEL, ADAPTER)):
                 source = path / of_seed(name, seed, first=seed == own.run.seeds[0])
@@ -73,6 +73,10 @@ def put_together(config: Config, out: Path, snapshot: Snapshot) -> None:
         _remove(out / FOLDER)
     except OSError as error:
         raise RunError(f"--out {out}: cannot be written to ({error.strerror or error})") from None
+
+
+def _columns(table: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
+    return {HISTORY: COLUMNS, CONSENSUS: TRACE}.get(table) or tuple(records[0])
 
 
 def _remove(folder: Path) -> None:

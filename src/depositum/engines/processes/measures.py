@@ -13,7 +13,7 @@ from torch import Tensor
 
 from depositum.algorithms import State
 from depositum.engines.processes.group import Group
-from depositum.metrics import proximal_gradient_mapping
+from depositum.metrics import proximal_gradient_mapping, with_perplexities
 from depositum.metrics.measures import by_trial, squared_norm
 from depositum.problem import Oracle
 from depositum.problem.gradients import Buffers
@@ -55,12 +55,14 @@ class GlobalMeasures:
         own = {"train_loss": self.oracle.evaluate(mean, buffers, "train")[0]} if train else {}
         if self.oracle.test is not None:
             share = self.group.rank, self.group.size
-            own["test_loss"], own["test_accuracy"] = self.oracle.evaluate(mean, buffers, "test", share)
+            own |= self.oracle.evaluate_test(mean, buffers, share)
         own["consensus_x"] = self._deviation(x, mean)
         if y is not None:
             own["consensus_y"] = self._deviation(y, self.mean(y))
         own["sparsity"] = (by_trial(x, self.trials) == 0).to(torch.float64).mean(2).sum(1) / self.n
         out = self._summed(own)
+        if self.oracle.test is not None:
+            out = with_perplexities(out, problem)
         if train:
             loss = out["train_loss"]
             out["phi"] = loss + problem.beta * problem.regularizer.value(mean) if problem.beta else loss
