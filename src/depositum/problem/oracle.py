@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import ceil
 from typing import Literal
 
 import torch
@@ -60,8 +61,9 @@ class Oracle(Rows):
         size = batch.indices.shape[1]
         terms = self._terms(self.targets[batch.indices]).sum(1) if self.model.loss.terms else size
         weights = (self.scales / terms)[:, None].expand(-1, size)
-        # Rows whose activations do not fit the memory together are evaluated in groups.
-        together = max(1, int(TRAINING_SHARE * self.samples_per_pass) // size)
+        # Rows whose activations do not fit the memory together are evaluated in groups, as few and as equal as can be.
+        most = max(1, int(TRAINING_SHARE * self.samples_per_pass) // size)
+        together = ceil(self.rows / ceil(self.rows / most))
         parts = [
             self.model.gradients(
                 x[rows],

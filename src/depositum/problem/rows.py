@@ -50,7 +50,7 @@ class Rows:
     ) -> None:
         self.problem = problem
         self.batch_size = batch_size
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype, self.precision = torch.device(device), dtype, precision
         self.held = list(range(problem.n)) if clients is None else list(clients)
         self.trials = len(problem.trials)
         self.rows = self.trials * len(self.held)
@@ -199,7 +199,8 @@ class Rows:
             module(self.inputs[:1])
         for hook in hooks:
             hook.remove()
-        per_sample = 4 * self.dtype.itemsize * (sum(outputs) + self.inputs[0].numel())
+        itemsize = 2 if self.precision == "bf16" else self.dtype.itemsize
+        per_sample = 4 * itemsize * (sum(outputs) + self.inputs[0].numel())
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.device.type == "cuda" else 1 << 32
         budget = whole // 8
         least = 1 if self.model.folds else 64  # a text takes as much as many pictures
