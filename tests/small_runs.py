@@ -87,13 +87,18 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def outcome(folder: Path) -> dict[str, Any]:
+def outcome(folder: Path, traced: bool = True) -> dict[str, Any]:
     """Everything of a run that may not depend on when it was stopped: all but wall time and the picture."""
     kept = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
     kept.pop("state.previous.safetensors", None)
     with (folder / "history.csv").open(newline="") as file:
         history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-    return {**kept, "history": history, "consensus": (folder / "consensus.csv").read_text()}
+    tables = {
+        name: (folder / name).read_text()
+        for name in ("consensus.csv", "perplexity.csv")
+        if (folder / name).exists() and (traced or name != "consensus.csv")
+    }
+    return {**kept, "history": history, **tables}
 
 
 class Killed(Exception):

@@ -107,24 +107,24 @@ def test_tensorboard(config: Path) -> None:
     """The option works in a folder that is not there yet, and for every seed; a finished run writes nothing."""
     assert cli("run", config, "--out", "out", "--tensorboard", "--set", "run.seeds=[0, 1]").code == 0
     assert cli("run", config, "--out", "out", "--tensorboard", "--set", "run.seeds=[0, 1]").code == 0
-    assert len(list(Path("out/tensorboard").glob("events.out.tfevents.*"))) == 1
+    assert len(list(Path("out/tensorboard").glob("seed-?/events.out.tfevents.*"))) == 2
     for seed in (0, 1):
-        assert [event.step for event in scalars(f"seed {seed}/train_loss")] == [0, 4, 8, 12, 16, 20]
+        assert [event.step for event in scalars(seed, "train_loss")] == [0, 4, 8, 12, 16, 20]
 
 
 def test_tensorboard_of_a_run_that_was_killed(config: Path) -> None:
     """What was written beyond the last checkpoint (12) is written again, and shows once."""
     with pytest.raises(Killed):
         train(config, Path("out"), TensorBoard("out/tensorboard"), KilledAt(17))
-    assert [event.step for event in scalars("seed 0/train_loss")] == [0, 4, 8, 12, 16]
+    assert [event.step for event in scalars(0, "train_loss")] == [0, 4, 8, 12, 16]
     result, _ = train(config, Path("out"), TensorBoard("out/tensorboard"))
-    losses = scalars("seed 0/train_loss")
+    losses = scalars(0, "train_loss")
     assert [event.step for event in losses] == [0, 4, 8, 12, 16, 20]
     np.testing.assert_allclose([event.value for event in losses], result.history.frame["train_loss"], rtol=1e-6)
 
 
-def scalars(name: str) -> list[Any]:
-    events = EventAccumulator("out/tensorboard")
+def scalars(seed: int, name: str) -> list[Any]:
+    events = EventAccumulator(f"out/tensorboard/seed-{seed}")
     events.Reload()
     return list(events.Scalars(name))
 

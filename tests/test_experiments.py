@@ -199,7 +199,7 @@ def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     times = json.loads(Path("results/graphs/summary.json").read_text())
     assert set(times["seconds_by"]) == set(labels := [value["label"] for value in table["sweep"][1]["values"]])
     assert sum(times["seconds_by"].values()) == pytest.approx(times["seconds"], abs=0.2)
-    assert all(f"{label} " in page.split("Both together: ")[1] for label in labels)
+    assert all(f"{label} " in page.split("By graph: ")[1] for label in labels)
     assert "| all | |" in page
     assert cli("reproduce", "--page").code == 0
     assert Path("docs/reproduction.md").read_text() == page

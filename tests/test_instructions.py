@@ -172,8 +172,20 @@ def test_every_seed_has_its_own_split(tokenizer: str, tmp_path: Path) -> None:
             assert torch.equal(whole.test.take(tested).targets, alone.test.targets)
             assert torch.equal(whole.test.take(tested).category, alone.test.category)
     assert load(tokenizer, file=file, split_seed="run", test=0.0).test is None
-    with pytest.raises(ConfigError, match=r"split_seed: 'never' given"):
+    with pytest.raises(ConfigError, match=r"split_seed: 'never' given; Input should be a valid integer or 'run'"):
         load(tokenizer, file=file, split_seed="never")
+
+
+def test_names_of_categories(tokenizer: str, tmp_path: Path) -> None:
+    """Those of other columns are refused; what has no category is with those that are called other, if there are."""
+    for name in ("seed", "iteration", "overall"):
+        lines = [{**record, "category": name} for record in records(6)]
+        with pytest.raises(DataError, match=f"a category is called '{name}'; that is a column of perplexity.csv"):
+            load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)))
+    lines = [{**record, "category": name} for record, name in zip(records(6), ("phases", "other", "") * 2, strict=True)]
+    whole = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)), test=0.0, validation=0.0).train
+    assert whole.categories == ("other", "phases")
+    assert whole.category.tolist() == [1, 0, 0] * 2
 
 
 def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:

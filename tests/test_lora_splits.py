@@ -77,6 +77,10 @@ def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp
     for name in ("adapter", "adapter.seed-5", "adapter.seed-2"):
         ones, others = (load_file(tmp_path / how / name / "adapter_model.safetensors") for how in ("halves", "whole"))
         assert all(torch.allclose(ones[key], others[key], atol=1e-5) for key in others)
+        cards = [
+            (tmp_path / how / name / "README.md").read_text().split("## Settings")[1] for how in ("halves", "whole")
+        ]
+        assert cards[0] == cards[1]
 
 
 def test_splits_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:

@@ -1,18 +1,34 @@
 """Seeds that do not fit the memory together: a run in halves ends as a run at once does."""
 
+import itertools
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from depositum.engines import Loop
 from depositum.errors import RunError
-from depositum.runs import RunResult, execute, load, seed_groups
+from depositum.report import TensorBoard
+from depositum.runs import RunResult, execute, execute_cells, load, seed_groups
+from tests import processes_runs
+from tests.processes_launch import launch
 from tests.small_runs import Killed, KilledAt, Short, StoppedAt, files, outcome, train, write_config
 
 SEEDS = [3, 0, 5, 1, 2]
+
+
+class InSecond(KilledAt):
+    """Ends the run in its second half."""
+
+    def _end(self, loop: Loop, *_: object) -> None:
+        if loop.engine.problem.seeds == (5, 1, 2):
+            super()._end(loop)
 
 
 @pytest.fixture
@@ -82,11 +98,6 @@ def test_killed_in_the_second_half(config: Path, tmp_path: Path, t: int) -> None
     """What is done is not done again, and all ends in the same bytes."""
     train(config, tmp_path / "straight", Short(3))
 
-    class InSecond(KilledAt):
-        def _end(self, loop: Loop, *_: object) -> None:
-            if loop.engine.problem.seeds[0] == SEEDS[2] and len(loop.engine.problem.trials) == 3:
-                super()._end(loop)
-
     moment = "on_evaluation" if t in (0, 20) else "on_step"
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", Short(3), InSecond(t, moment))
@@ -130,3 +141,72 @@ def test_one_seed_that_does_not_fit(tmp_path: Path) -> None:
     path = write_config(tmp_path / "c.toml", run={"seeds": [0]})
     with pytest.raises(RunError, match=r"run\.device: 4 clients of 'linear' do not fit the memory of cpu; use fewer"):
         train(path, tmp_path / "run", Short(0))
+
+
+def test_fewer_steps_than_one_half_has_made(config: Path, tmp_path: Path) -> None:
+    """Halves of unequal length would be put together as one: that is refused, and nothing is lost by asking."""
+    longer = ("run.steps=30", "run.checkpoint_every=5")
+    with pytest.raises(Killed):
+        train(config, tmp_path / "run", Short(3), InSecond(11), overrides=longer)
+    before = files(tmp_path / "run")
+    with pytest.raises(
+        RunError, match="some of its seeds have come to iteration 30, but run.steps is 20; all must come"
+    ):
+        train(config, tmp_path / "run", Short(3))
+    assert files(tmp_path / "run") == before
+    result, _ = train(config, tmp_path / "run", Short(3), overrides=longer)
+    assert_same_run(result, train(config, tmp_path / "whole", overrides=longer)[0])
+
+
+def test_settings_that_may_change_are_those_of_the_last_call(config: Path, tmp_path: Path) -> None:
+    """Stopped, and then made longer: the folder's configuration says how long it is."""
+    train(config, tmp_path / "run", Short(3), StoppedAt(7))
+    longer = ("run.steps=30", "run.checkpoint_every=10")
+    result, _ = train(config, tmp_path / "run", Short(3), overrides=longer)
+    assert_same_run(result, train(config, tmp_path / "whole", overrides=longer)[0])
+
+
+def test_halves_of_a_run_that_came_further_as_a_whole(config: Path, tmp_path: Path) -> None:
+    """Finished by processes, it is finished; what the halves had come to must not take its place."""
+    with pytest.raises(Killed):
+        train(config, tmp_path / "run", Short(3), InSecond(11))
+    said = launch(processes_runs.run, 2, str(config), "--out", str(tmp_path / "run"))
+    assert [one.code for one in said] == [0, 0], said
+    before = {k: v for k, v in outcome(tmp_path / "run", traced=False).items() if not k.startswith("seeds/")}
+    _, told = train(config, tmp_path / "run", Short(3))
+    assert told == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
+    assert outcome(tmp_path / "run", traced=False) == before
+    assert not (tmp_path / "run" / "seeds").exists()
+
+
+def test_in_a_sweep(config: Path, whole: RunResult, tmp_path: Path) -> None:
+    """A cell that was divided goes on so; and what did not fit is out of memory before a half of it is built."""
+    configs = [load(config), load(config, ["algorithm.alpha=0.05"])]
+    places, loops = [tmp_path / "0", tmp_path / "1"], []
+
+    def note(loop: Loop) -> None:
+        assert all(earlier() is None for earlier in loops), "memory is short"
+        loops.append(weakref.ref(loop))
+
+    with pytest.raises(Killed):
+        execute_cells(configs[:1], places[:1], base=tmp_path, callbacks=[Short(3), InSecond(11)], on_loop=note)
+    assert len(loops) == 3
+    results = execute_cells(configs, places, base=tmp_path, callbacks=[Short(3)], on_loop=note)
+    assert len(loops) == 3 + 1 + 3, "the rest of the second half, and the other cell"
+    assert_same_run(results[0], whole)
+    assert_same_run(results[1], train(config, tmp_path / "other", overrides=("algorithm.alpha=0.05",))[0])
+
+
+def test_tensorboard_has_all_seeds(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the half that was run first, in a sitting before."""
+    # Files are read in the order of the seconds in their names: here, one is made in each.
+    ticks = itertools.count(10**9)
+    monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(ticks)))
+    board = tmp_path / "run" / "tensorboard"
+    with pytest.raises(Killed):
+        train(config, tmp_path / "run", TensorBoard(board), Short(3), InSecond(11))
+    train(config, tmp_path / "run", TensorBoard(board), Short(3))
+    for seed in SEEDS:
+        events = EventAccumulator(str(board / f"seed-{seed}"))
+        events.Reload()
+        assert [event.step for event in events.Scalars("train_loss")] == [0, 4, 8, 12, 16, 20]

@@ -127,5 +127,7 @@ class Registry(Generic[T]):
             if choices and isinstance(value, str):
                 said = f"it can be {listing(choices)}{nearest(value, choices)}"
             else:
-                said = error.errors()[0]["msg"]
+                first, *others = error.errors()  # one for each alternative of a union
+                asked = [first["msg"], *(e.get("ctx", {}).get("expected") or e["msg"] for e in others)]
+                said = " or ".join(map(str, dict.fromkeys(asked)))
             raise ConfigError(f"{key}.{name}", f"{value!r} given; {said}") from None

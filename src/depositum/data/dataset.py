@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: Positions of samples in a dataset's training part, `[k]` int64.
+#: Positions of samples in a part of a dataset, `[k]` int64.
 Indices = NDArray[np.int64]
 
 

@@ -30,6 +30,11 @@ MAX_LENGTH = 192
 #: Sequences are filled up to a multiple of this: products on a GPU are faster so.
 ALIGNED = 8
 
+#: Names that no category may have: columns beside theirs.
+RESERVED = ("seed", "iteration", "overall")
+#: What records without a category are called where others have one.
+OTHER = "other"
+
 Share = Annotated[float, Field(ge=0, lt=1)]
 SplitSeed = int | Literal["run"]
 
@@ -77,6 +82,9 @@ class Text:
         read = load_tokenizer(tokenizer)
         given = [*self.train, *(self.test or ())]
         names = tuple(sorted({record.category for record in given if record.category}))
+        for name in names:
+            if name in RESERVED:
+                raise DataError(f"{self.name}: a category is called {name!r}; that is a column of perplexity.csv")
         whole = self._samples(given, read, names)
         kept = (whole.terms > 0).numpy()
         self._tell_of_dropped(kept)
@@ -136,9 +144,9 @@ class Text:
             inputs[i, : len(sequence) - 1] = sequence[:-1]
             first = max(len(prompt), 1)  # nothing predicts the first token of all
             targets[i, first - 1 : len(sequence) - 1] = sequence[first:]
-        codes = torch.tensor([names.index(r.category) if r.category else len(names) for r in records])
-        if any(not record.category for record in records) and names:
-            names = (*names, "other")
+        if names and OTHER not in names and any(not record.category for record in records):
+            names = (*names, OTHER)
+        codes = torch.tensor([names.index(r.category or OTHER) if names else 0 for r in records])
         return TokenSamples(torch.from_numpy(inputs), torch.from_numpy(targets), names, codes if names else None)
 
     def _tell_of_dropped(self, kept: NDArray[np.bool_]) -> None:

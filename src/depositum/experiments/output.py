@@ -3,7 +3,7 @@
 import gzip
 import json
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,13 +142,16 @@ def tuning(choices: list[Choice]) -> pd.DataFrame:
 
 def _seconds_by(axis: str, results: Results, chosen: Sequence[Choice]) -> dict[str, float]:
     """The device time of cells, and of tuning for them, by their label on an axis."""
-    spent: dict[str, dict[object, float]] = {label: {} for label in results.order[axis]}
+    spent: dict[str, float] = defaultdict(float)
+    seen: set[Path] = set()
     for outcome in results:
-        if outcome.kept is not None:
-            spent[outcome.labels[axis]][outcome.kept.folder] = outcome.kept.seconds
+        if outcome.kept is not None and outcome.kept.folder not in seen:
+            seen.add(outcome.kept.folder)
+            spent[outcome.labels[axis]] += outcome.kept.seconds
     for choice in chosen:
-        spent[choice.targets[0].labels[axis]][choice.name] = choice.seconds
-    return {label: round(sum(own.values()), 1) for label, own in spent.items() if own}
+        labels = {cell.labels[axis] for cell in choice.targets}
+        spent[labels.pop() if len(labels) == 1 else "tuning for several"] += choice.seconds
+    return {label: round(seconds, 1) for label, seconds in spent.items()}
 
 
 def summary(plan: Plan, results: Results, judged: list[Judged]) -> dict[str, Any]:
@@ -167,6 +170,7 @@ def summary(plan: Plan, results: Results, judged: list[Judged]) -> dict[str, Any
         "versions": [dict(own) for own in sorted({tuple(sorted(own.versions.items())) for own in folders.values()})],
         "seconds": round(sum(own.seconds for own in folders.values()), 1),
         "tuning_seconds": round(sum(choice.seconds for choice in chosen.values()), 1),
+        "time_by": experiment.time_by,
         "seconds_by": _seconds_by(experiment.time_by, results, list(chosen.values())) if experiment.time_by else {},
         "cells": {
             name: {

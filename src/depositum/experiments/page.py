@@ -109,7 +109,7 @@ def _section(name: str, folder: Path, told: dict[str, Any], out: Path) -> str:
     parts.append(f"{duration(told['seconds'])}{tuning} on {', '.join(told['machines']) or '–'} ({versions or '–'}).")
     if told.get("seconds_by"):
         each = ", ".join(f"{label} {duration(seconds)}" for label, seconds in told["seconds_by"].items())
-        parts.append(f"Both together: {each}.")
+        parts.append(f"By {told['time_by']}: {each}.")
     return "\n\n".join(parts) + "\n"
 
 

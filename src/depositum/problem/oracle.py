@@ -159,7 +159,8 @@ class Oracle(Rows):
     ) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of models `[S·k, d]` (k per trial) on the training or test data, each `[S·k]` in float64.
 
-        The training loss is f itself, weighted as the problem says. Accuracy is NaN where the loss knows none.
+        The training loss is f itself, weighted as the problem says; the accuracy beside it is over all of `train`.
+        Accuracy is NaN where the loss knows none.
         A `share` of (p, m) takes every m-th test sample from the p-th on, and gives what these add to the whole's.
         """
         loss, accuracy, _ = self._evaluate(x, buffers, split, share)

@@ -8,7 +8,7 @@ from depositum.errors import ConfigError
 
 
 class TensorBoard(Callback):
-    """Writes every measure of every seed to a TensorBoard folder, which is made when training begins."""
+    """Writes every measure of every seed to a TensorBoard folder: a run for each seed, made when training begins."""
 
     def __init__(self, folder: Path | str) -> None:
         try:
@@ -17,20 +17,22 @@ class TensorBoard(Callback):
             raise ConfigError(
                 "--tensorboard", "needs the package tensorboard; install depositum[track], or pip install tensorboard"
             ) from None
-        self.folder = folder
+        self.folder = Path(folder)
         self._class: Any = SummaryWriter
-        self._writer: Any = None
+        self._writers: dict[int, Any] = {}
 
     def on_start(self, loop: Loop) -> None:
         # What an earlier sitting wrote beyond its last checkpoint is run again, and must not show twice.
-        self._writer = self._class(str(self.folder), purge_step=loop.t + 1 if loop.t else 0)
+        purge = loop.t + 1 if loop.t else 0
+        for seed in loop.snapshot.live:
+            self._writers[seed] = self._class(str(self.folder / f"seed-{seed}"), purge_step=purge)
 
-    def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
+    def on_evaluation(self, loop: Loop, records: list[dict[str, Any]]) -> None:
         for record in records:
             for name, value in record.items():
                 if isinstance(value, float):
-                    self._writer.add_scalar(f"seed {record['seed']}/{name}", value, loop.t)
+                    self._writers[record["seed"]].add_scalar(name, value, loop.t)
 
     def on_end(self, loop: Loop) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        for writer in self._writers.values():
+            writer.close()

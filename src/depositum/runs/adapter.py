@@ -1,4 +1,4 @@
-"""What a run of a language model leaves: adapters in the form that `peft` reads, and their perplexities.
+"""What a run of a language model leaves: adapters in the form that `peft` reads, with cards that say what they are.
 
 `adapter/` holds the average of the clients' adapters, with the tokenizer and a card; of further seeds,
 `adapter.seed-N/`. Where clients' own adapters are asked for, they are in `clients/N/` in there.
@@ -21,7 +21,7 @@ from depositum.models import LoraModel
 from depositum.runs import checkpoint
 from depositum.runs.folder import PART, PERPLEXITIES, RunFolder, of_seed
 
-FOLDER, WEIGHTS = "adapter", "adapter_model.safetensors"
+FOLDER, WEIGHTS, CARD = "adapter", "adapter_model.safetensors", "README.md"
 
 
 def write_adapter(folder: RunFolder, loop: Loop, seed: int, row: Tensor, *, first: bool, write: bool) -> None:
@@ -35,7 +35,7 @@ def write_adapter(folder: RunFolder, loop: Loop, seed: int, row: Tensor, *, firs
     if write:
         measured = {r["iteration"]: r for r in folder.read_table(PERPLEXITIES) if r["seed"] == seed}
         ends = [measured[t] for t in (0, loop.steps) if t in measured]
-        files = {"README.md": _card(folder, model, ends if len(ends) == 2 else [], row, snapshot.t)}
+        files = {CARD: _card(folder, model, ends if len(ends) == 2 else [], row, snapshot.t)}
         _write(place, model, row, files, with_tokenizer=True)
     if model.client_adapters:
         clients = loop.engine.clients if isinstance(loop.engine, ProcessEngine) else range(loop.engine.problem.n)
@@ -61,6 +61,13 @@ def _write(place: Path, model: LoraModel, row: Tensor, files: Mapping[str, str],
         checkpoint.write_part(place / WEIGHTS, tensors(model, row), {"format": "pt"}).replace(place / WEIGHTS)
     except OSError as error:
         raise RunError(f"{place}: cannot be written ({error.strerror or error})") from None
+
+
+def rewrite_settings(place: Path, before: str, after: str) -> None:
+    """Put other settings in the place of those that an adapter's card names; what is no adapter has none."""
+    card = place / CARD
+    if card.exists():
+        card.write_text(card.read_text(encoding="utf-8").replace(before.strip(), after.strip()), encoding="utf-8")
 
 
 def tensors(model: LoraModel, row: Tensor) -> dict[str, Tensor]:

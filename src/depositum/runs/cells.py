@@ -28,6 +28,7 @@ from depositum.runs.execute import (
     metric_settings,
     why_finished,
 )
+from depositum.runs.seed_groups import divided
 
 #: Keys in which cells may differ besides the numbers of their method.
 OWN = (("problem", "beta"), ("problem", "partition"), ("problem", "partition_seed"), ("problem", "weighting"))
@@ -108,7 +109,6 @@ class _Runner:
         on_loop: Callable[[Loop], None],
     ) -> None:
         self.base, self.callbacks, self.say, self._tell = base, callbacks, say, on_loop
-        self._running: Loop | None = None
         self._stopped = False
 
     def run(self, cells: Sequence[Cell]) -> None:
@@ -128,9 +128,6 @@ class _Runner:
 
     def _let_go(self, cells: Sequence[Cell]) -> None:
         """Free what a group had in memory, of a GPU above all, before the next begins."""
-        if self._running is not None:
-            self._stopped |= self._running.stop_requested
-        self._running = None
         for cell in cells:
             cell.let_go()
         free_memory()
@@ -143,6 +140,7 @@ class _Runner:
                 cell.config, cell.out, base=self.base, callbacks=self.callbacks, say=self.say, on_loop=self._attach
             )
             cell.result(alone)
+            self._stopped |= not alone.finished
             return True
         configs = [cell.config for cell in cells]
         problem = build_side_by_side(configs, self.base)
@@ -168,6 +166,7 @@ class _Runner:
         loop = self._loop(cells, simulator)
         self._attach(loop)
         loop.run()
+        self._stopped |= loop.stop_requested
         for cell in cells:
             snapshot = cell.loop.snapshot
             diverged = list(snapshot.diverged.values())
@@ -197,7 +196,6 @@ class _Runner:
     def _attach(self, loop: Loop) -> None:
         self._tell(loop)
         loop.stop_requested = loop.stop_requested or self._stopped
-        self._running = loop
 
 
 def _alike(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
@@ -208,6 +206,9 @@ def _alike(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
             cell.go_back(lowest)
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
+        if divided(cell.config, cell.out):  # which has begun alone, and goes on so
+            yield [cell]
+            continue
         groups.setdefault((cell.t, cell.latest and cell.latest.snapshot.backend), []).append(cell)
     for group in groups.values():
         config = group[0].config

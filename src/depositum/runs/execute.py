@@ -85,7 +85,8 @@ def execute(
     """
     folder = RunFolder(out)
     folder.check(config)
-    if not seed_groups.divided(out):
+    if not seed_groups.divided(config, out):
+        seed_groups.forget(out)
         try:
             return _execute_at_once(config, folder, base, callbacks, say, on_loop)
         except torch.OutOfMemoryError:
@@ -95,11 +96,13 @@ def execute(
         say(f"{out}: {len(config.run.seeds)} seeds at once do not fit the memory; one half is run after the other")
         latest = newest(out, config.problem.clients)
         seed_groups.divide(config, out, latest.snapshot if latest else None)
+    seed_groups.check_steps(config, out)
     results = []
     for path, half in seed_groups.halves(config, out / seed_groups.FOLDER).items():
         results.append(execute(half, path, base=base, callbacks=callbacks, say=say, on_loop=on_loop))
         if not results[-1].finished:
             break
+        free_memory()
     whole = _of_halves(out, results)
     if whole.finished:
         seed_groups.put_together(config, out, whole.snapshot)

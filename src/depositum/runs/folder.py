@@ -223,8 +223,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for row in csv.DictReader(io.StringIO(whole + newline)):
         if None in row.values() or None in row:
             continue
+        whole_numbers = WHOLE if path.name != PERPLEXITIES else WHOLE[:2]  # where others are names of categories
         try:
-            out.append({k: int(v) if k in WHOLE else float(v) for k, v in row.items() if v != ""})
+            out.append({k: int(v) if k in whole_numbers else float(v) for k, v in row.items() if v != ""})
         except ValueError:
             continue
     return [row for row in out if "seed" in row and "iteration" in row]

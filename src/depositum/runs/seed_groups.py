@@ -5,6 +5,7 @@ halved again. What the folder holds in the end is what it holds of a run at once
 """
 
 import shutil
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,49 @@ from typing import Any
 from depositum.engines import Snapshot
 from depositum.errors import RunError
 from depositum.metrics import COLUMNS
-from depositum.runs import checkpoint
+from depositum.runs import checkpoint, parts
 from depositum.runs.adapter import FOLDER as ADAPTER
+from depositum.runs.adapter import rewrite_settings
 from depositum.runs.config import Config
 from depositum.runs.folder import CONSENSUS, HISTORY, MODEL, PART, PERPLEXITIES, TRACE, RunFolder, of_seed
+from depositum.runs.reading import dump
 
 FOLDER = "seeds"
 
 
-def divided(out: Path) -> bool:
-    """Whether a folder's run was divided before, and is not put together yet."""
-    return (out / FOLDER).is_dir()
+def divided(config: Config, out: Path) -> bool:
+    """Whether a folder's run was divided before, and has not come further as a whole since.
+
+    As a whole it may have: among processes, or side by side with others where there is more memory.
+    """
+    whole = max(_iteration(out), *parts.iterations(out, range(config.problem.clients)), -1)
+    return (out / FOLDER).is_dir() and whole <= min(_reached(config, out))
+
+
+def _reached(config: Config, out: Path) -> list[int]:
+    """The iterations that the halves of a divided run have come to; −1 where one has not begun."""
+    return [
+        t
+        for path, own in halves(config, out / FOLDER).items()
+        for t in (_reached(own, path) if divided(own, path) else [_iteration(path)])
+    ]
+
+
+def _iteration(folder: Path) -> int:
+    for name in (checkpoint.CURRENT, checkpoint.PREVIOUS):
+        if (folder / name).exists():
+            with suppress(RunError):  # of a broken one, which is said by whoever needs it
+                return checkpoint.iteration(folder / name)
+    return -1
+
+
+def check_steps(config: Config, out: Path) -> None:
+    """Refuse fewer steps than one half has made already: the other would end before it."""
+    if config.run.steps < (furthest := max(_reached(config, out))):
+        raise RunError(
+            f"--out {out}: some of its seeds have come to iteration {furthest}, but run.steps is {config.run.steps}; "
+            "all must come there first"
+        )
 
 
 def divide(config: Config, out: Path, snapshot: Snapshot | None) -> None:
@@ -57,18 +90,20 @@ def halves(config: Config, place: Path) -> dict[Path, Config]:
 
 def put_together(config: Config, out: Path, snapshot: Snapshot) -> None:
     """All files of both halves as those of one run. The checkpoint comes last: with it, the run is finished."""
-    parts = halves(config, out / FOLDER)
+    folders = halves(config, out / FOLDER)
     try:
         for name in (HISTORY, CONSENSUS, PERPLEXITIES):
-            records = [record for path in parts for record in RunFolder(path).read_table(name)]
+            records = [record for path in folders for record in RunFolder(path).read_table(name)]
             if records:
                 records.sort(key=lambda record: record["iteration"])
                 RunFolder(out).write_table(name, _columns(name, records), records)
-        for path, own in parts.items():
+        for path, own in folders.items():
             for seed, name in product(own.run.seeds, (MODEL, ADAPTER)):
                 source = path / of_seed(name, seed, first=seed == own.run.seeds[0])
                 if source.exists():
-                    _copy(source, out / of_seed(name, seed, first=seed == config.run.seeds[0]))
+                    _copy(source, target := out / of_seed(name, seed, first=seed == config.run.seeds[0]))
+                    rewrite_settings(target, before=dump(own), after=dump(config))
+        RunFolder(out).claim(config)  # its steps may be others than when it was divided
         checkpoint.write(out / checkpoint.CURRENT, snapshot)
         _remove(out / FOLDER)
     except OSError as error:
@@ -77,6 +112,12 @@ def put_together(config: Config, out: Path, snapshot: Snapshot) -> None:
 
 def _columns(table: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
     return {HISTORY: COLUMNS, CONSENSUS: TRACE}.get(table) or tuple(records[0])
+
+
+def forget(out: Path) -> None:
+    """Remove the halves of a run that has come further as a whole."""
+    if (out / FOLDER).exists():
+        _remove(out / FOLDER)
 
 
 def _remove(folder: Path) -> None:
