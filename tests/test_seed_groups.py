@@ -136,6 +136,18 @@ def test_stopped_and_extended(config: Path, whole: RunResult, tmp_path: Path) ->
     assert_same_run(result, train(config, tmp_path / "whole", overrides=longer)[0])
 
 
+def test_a_persons_own_folder_of_that_name(config: Path, tmp_path: Path) -> None:
+    """Nothing that somebody put there is removed, or taken for halves of the run."""
+    train(config, tmp_path / "run")
+    (tmp_path / "run" / "seeds").mkdir()
+    (tmp_path / "run" / "seeds" / "notes.txt").write_text("mine")
+    _, said = train(config, tmp_path / "run")
+    assert said == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
+    with pytest.raises(RunError, match=r"seeds: is there already, and is no part of the run"):
+        train(config, tmp_path / "run", Short(3, t=21), overrides=("run.steps=30",))
+    assert (tmp_path / "run" / "seeds" / "notes.txt").read_text() == "mine"
+
+
 def test_one_seed_that_does_not_fit(tmp_path: Path) -> None:
     """There is nothing left to halve: one line says what is too large."""
     path = write_config(tmp_path / "c.toml", run={"seeds": [0]})

@@ -122,15 +122,15 @@ class Rows:
             terms = self._terms(self.test[1])
             own = [terms] * self.trials if self.tested is None else [terms[places] for places in self.tested]
             self.whole_terms["test"] = [float(part.sum()) for part in own]
-            self._tell_categories_apart(self.problem.test, terms)
+            self._tell_categories_apart(terms)
         seeds = [trial.seed for trial in self.problem.trials for _ in self.held]
         self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
         self.client_words = torch.tensor(self.held * self.trials, dtype=torch.int64, device=self.device)
 
-    def _tell_categories_apart(self, test: Samples | None, terms: Tensor) -> None:
+    def _tell_categories_apart(self, terms: Tensor) -> None:
         """Whether a test sample is of a kind, `[N, kinds]`, and how many terms each kind's loss has, `[S, kinds]`."""
-        assert test is not None
-        if test.category is None:
+        test = self.problem.test
+        if test is None or test.category is None:
             return
         self.categories = test.categories
         self.category = one_hot(test.category, len(test.categories)).to(self.device, torch.float64)

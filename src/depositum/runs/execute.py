@@ -86,7 +86,7 @@ def execute(
     folder = RunFolder(out)
     folder.check(config)
     if not seed_groups.divided(config, out):
-        seed_groups.forget(out)
+        seed_groups.forget(config, out)
         try:
             return _execute_at_once(config, folder, base, callbacks, say, on_loop)
         except torch.OutOfMemoryError:

@@ -29,7 +29,13 @@ def divided(config: Config, out: Path) -> bool:
     As a whole it may have: among processes, or side by side with others where there is more memory.
     """
     whole = max(_iteration(out), *parts.iterations(out, range(config.problem.clients)), -1)
-    return (out / FOLDER).is_dir() and whole <= min(_reached(config, out))
+    return _has_halves(config, out) and whole <= min(_reached(config, out))
+
+
+def _has_halves(config: Config, out: Path) -> bool:
+    """Whether there are halves of this run, and not something of a person's under the same name."""
+    own = halves(config, out / FOLDER)
+    return all(RunFolder(path).config_path.exists() for path in own) and {*own} == {*(out / FOLDER).iterdir()}
 
 
 def _reached(config: Config, out: Path) -> list[int]:
@@ -61,6 +67,8 @@ def check_steps(config: Config, out: Path) -> None:
 def divide(config: Config, out: Path, snapshot: Snapshot | None) -> None:
     """Make a folder's run one of two halves, which go on from where it is."""
     folder, part = RunFolder(out), out / f"{FOLDER}{PART}"
+    if (out / FOLDER).exists():
+        raise RunError(f"{out / FOLDER}: is there already, and is no part of the run; its place is needed, move it")
     folder.claim(config)
     shutil.rmtree(part, ignore_errors=True)
     for path, own in halves(config, part).items():
@@ -114,9 +122,9 @@ def _columns(table: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
     return {HISTORY: COLUMNS, CONSENSUS: TRACE}.get(table) or tuple(records[0])
 
 
-def forget(out: Path) -> None:
+def forget(config: Config, out: Path) -> None:
     """Remove the halves of a run that has come further as a whole."""
-    if (out / FOLDER).exists():
+    if _has_halves(config, out):
         _remove(out / FOLDER)
 
 
