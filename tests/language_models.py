@@ -14,6 +14,8 @@ from tests.small_runs import Said, cli
 
 END = "<end>"
 KINDS = ("arithmetic", "spelling", "naming")
+#: Architectures, and the layers of theirs that have adapters.
+ADAPTED = {"qwen2": ["q_proj", "v_proj"], "gpt2": ["c_attn", "c_fc"]}
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -68,6 +70,11 @@ def write_lines(path: Path, lines: list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
+
+
+def with_model(base: Path, architecture: str, **more: Any) -> dict[str, Any]:
+    """What a configuration's problem says of a base."""
+    return {"model": {"lora": {"base": str(base), "rank": 2, "targets": ADAPTED[architecture], **more}}}
 
 
 def write_config(path: Path, base: Path, dataset: dict[str, Any], **changes: dict[str, Any]) -> Path:
