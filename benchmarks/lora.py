@@ -11,6 +11,7 @@ nor memory depends on them. Memory is the most that torch held on the device (on
 """
 
 import argparse
+import math
 import resource
 import tempfile
 import time
@@ -26,6 +27,7 @@ from depositum.algorithms import Depositum
 from depositum.data import TokenSamples
 from depositum.data.text import IGNORED
 from depositum.engines import EngineSettings, Simulator
+from depositum.engines.acceleration import LONGEST
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.regularizers import MCP
@@ -158,11 +160,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=192)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=LONGEST, help=f"of a go; rounded up to a multiple of {LONGEST}")
     parser.add_argument("--compile", default="never", choices=["never", "always"])
     parser.add_argument("--backends", nargs="+", default=["vmap", "loop"])
     given = parser.parse_args()
     device = torch.device(given.device)
+    # Whole stretches, as they are captured in CUDA graphs: others would be captured anew in every go.
+    steps = LONGEST * math.ceil(given.steps / LONGEST)
     precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {given.batch}, length {given.length}")
@@ -174,13 +178,13 @@ def main() -> None:
             print(f"n = {clients}, d = {problem.layout.size:,}")
             forget(device)
             plain = plain_steps(base, given.rank, problem, device, precision)
-            alone = seconds(plain, given.steps, device)
+            alone = seconds(plain, steps, device)
             print(f"  peft alone     {1e3 * alone:9.2f} ms            {gibibytes(device):7.2f} GiB")
             del plain
             for backend in given.backends:
                 forget(device)
                 simulator = simulator_of(problem, given.batch, given.device, precision, backend, given.compile)
-                took = seconds(simulator.advance, given.steps, device)
+                took = seconds(simulator.advance, steps, device)
                 memory, base_size = gibibytes(device), _frozen(simulator) / 2**30
                 ratio = f"{took / alone:5.2f} times"
                 print(f"  {backend:<14} {1e3 * took:9.2f} ms {ratio} {memory:7.2f} GiB (base {base_size:.2f})")

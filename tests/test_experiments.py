@@ -14,8 +14,8 @@ from depositum import experiments
 from depositum.cli import reproduce
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Options
+from depositum.experiments.entries import Printed
 from depositum.experiments.sweep import cells
-from depositum.experiments.tables import Printed
 from tests.small_experiments import read_experiment, small, write_experiment
 from tests.small_runs import cli
 
@@ -295,6 +295,14 @@ PANEL = small()["figure"]["panel"][0]
         (
             {"table": [{**small()["table"][0], "paper": [["T0 = 1", "1.00+0.10", "1"]]}]},
             ["table 1.paper", "'1.00+0.10' given"],
+        ),
+        (
+            {"table": [{**small()["table"][0], "gaps_to": {"period": "T0 = 3"}}]},
+            ["table 1.gaps_to.period", "'T0 = 3' is no value"],
+        ),
+        (
+            {"table": [{**small()["table"][0], "gaps_to": {"alpha": "small"}}]},
+            ["table 1.gaps_to", "must name one row, by 'period'"],
         ),
         (
             {"claim": [{**CLAIM, "check": "orderd"}]},

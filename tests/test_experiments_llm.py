@@ -39,6 +39,6 @@ def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (start.nunique() == 1).all()
     assert start.first().nunique() == 2
     rows = [line.split("|") for line in (results / "table.md").read_text().splitlines() if line.startswith("| D")]
-    assert len(rows) == 5 + 1 + 5
+    assert len(rows) == 5 + 4 + 1 + 5  # after training, gaps to the first, the base, the adapters
     assert all(row[-2].strip() == "2" for row in rows)
     assert "not run" not in (results / "claims.md").read_text()

@@ -9,8 +9,8 @@ import pytest
 
 from depositum.experiments import figures, tables
 from depositum.experiments.definition import Tabulated
+from depositum.experiments.entries import Entry, Printed
 from depositum.experiments.results import STATISTICS, HasDivergedError, NotRunError, Outcome, Results, Series
-from depositum.experiments.tables import Entry, Printed
 from tests.made_results import outcome
 from tests.small_experiments import read_experiment, small
 
@@ -79,9 +79,14 @@ def test_the_arithmetic_of_a_table() -> None:
 
 
 def made(cells: list[Outcome], **changes: Any) -> tables.Made:
+    return made_all(cells, **changes)[0]
+
+
+def made_all(cells: list[Outcome], **changes: Any) -> list[tables.Made]:
     experiment = read_experiment(small())
     spec = Tabulated.model_validate({**small()["table"][0], **changes})
-    return tables.make(spec, experiment, Results(cells, {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]}))
+    order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]}
+    return tables.make_all(spec, experiment, Results(cells, order))
 
 
 def test_a_table_of_rows_and_columns() -> None:
@@ -99,6 +104,29 @@ def test_a_table_of_rows_and_columns() -> None:
     text = tables.tex(made(cells, bold="lowest"))
     assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
     assert text.count("\\\\") == 3
+
+
+def test_gaps_between_rows() -> None:
+    """Seed by seed, in percent: 1.1/1.0 and 1.2/1.2 are 10 % and 0 %; of the paper's means 0.9/1.0; no σ anywhere."""
+    cells = [
+        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
+        outcome({"train_loss": (1.1, 1.2)}, period="T0 = 2", alpha="small"),
+        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="large"),
+        outcome({"train_loss": (9, 9)}, period="T0 = 2", alpha="large", diverged=True),
+    ]
+    paper = [["T0 = 1", "1.00±0.10", ""], ["T0 = 2", "0.90±0.10", "0.8"]]
+    plain, gaps = made_all(cells, paper=paper, gaps_to={"period": "T0 = 1"})
+    assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10) | 1.10 ± 0.14 | 2 |" in tables.markdown(plain).splitlines()
+    text = tables.markdown(gaps)
+    assert "gaps to T0 = 1 (%)**" in text
+    assert "σ" not in text + tables.markdown(plain)
+    assert [line for line in text.splitlines() if line.startswith("| T0")] == [
+        "| T0 = 2 | 5.00 ± 7.07 (-10.00) | diverged (1 of 2) | 2 |"
+    ]
+    # What they are gaps to may not have come out, or have been run with fewer seeds, the first of more.
+    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(None, "not run")).ours() == "not run"
+    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(np.array([1.6]))).ours() == "25.0000"
+    assert len(made_all(cells[1:2], gaps_to={"period": "T0 = 1"})) == 1
 
 
 def test_a_column_is_asked_for_by_its_whole_label() -> None:

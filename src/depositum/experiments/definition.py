@@ -114,7 +114,8 @@ class Tabulated(Part):
     """A table: of `measure` by `rows` and `columns` axes, of several `measures` by rows, or of single lines.
 
     `paper` has a line per row: the row's labels, then what the paper prints in each column, `"94.20±0.13"`. `at` is the
-    statistic that is shown, by default the last value.
+    statistic that is shown, by default the last value. With `gaps_to`, the labels of a row, the paper's numbers are
+    taken to be on another scale: a second table has the gaps to that row, ours and the paper's.
     """
 
     title: str
@@ -127,6 +128,7 @@ class Tabulated(Part):
     paper: list[list[str]] = []
     line: list[Line] = []
     bold: Literal["highest", "lowest"] | None = None
+    gaps_to: dict[str, str] = {}
     note: str = ""
 
 

@@ -33,7 +33,7 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     if experiment.figure is not None:
         figures.draw(experiment, results, folder)
     note = f"{QUICK}\n" if plan.options.quick else ""
-    made = [tables.make(table, experiment, results) for table in experiment.table]
+    made = [made for table in experiment.table for made in tables.make_all(table, experiment, results)]
     if made:
         _write(folder / "table.md", note + "\n".join(map(tables.markdown, made)))
         _write(folder / "table.tex", (f"% {QUICK}" if note else "") + "\n".join(map(tables.tex, made)))

@@ -58,8 +58,18 @@ def _found(results: Path) -> list[str]:
 def _overview(name: str, told: dict[str, Any]) -> str:
     return (
         f"| [{told['title']}](#{_anchor(name)}) | {told['paper']} | {counted(told['claims'])} | {_seeds(told)} "
-        f"| {duration(told['seconds'] + told['tuning_seconds'])} | {', '.join(told['machines'])} |"
+        f"| {_spent(told)} | {', '.join(told['machines'])} |"
     )
+
+
+def _spent(told: dict[str, Any]) -> str:
+    parts = _parts(told)
+    return duration(told["seconds"] + told["tuning_seconds"]) + (f" ({parts})" if parts else "")
+
+
+def _parts(told: dict[str, Any]) -> str:
+    """The device time by the values of an axis, where it is told apart."""
+    return ", ".join(f"{label} {duration(seconds)}" for label, seconds in told.get("seconds_by", {}).items())
 
 
 def _total(everything: list[dict[str, Any]]) -> str:
@@ -107,8 +117,7 @@ def _section(name: str, folder: Path, told: dict[str, Any], out: Path) -> str:
     )
     tuning = f", and {duration(told['tuning_seconds'])} of tuning," if told["tuning_seconds"] else ""
     parts.append(f"{duration(told['seconds'])}{tuning} on {', '.join(told['machines']) or '–'} ({versions or '–'}).")
-    if told.get("seconds_by"):
-        each = ", ".join(f"{label} {duration(seconds)}" for label, seconds in told["seconds_by"].items())
+    if each := _parts(told):
         parts.append(f"By {told['time_by']}: {each}.")
     return "\n\n".join(parts) + "\n"
 

@@ -1,22 +1,22 @@
-"""Tables in the paper's form: ours, the paper's number, and the difference in combined standard deviations."""
+"""Tables in the paper's form: ours, the paper's number, and the difference in combined standard deviations.
+
+Where the paper's numbers are on another scale, that difference says nothing: the gaps between rows are shown instead,
+ours and the paper's.
+"""
 
 import itertools
-import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from depositum.errors import ConfigError
-from depositum.experiments.checks import difference, moments
+from depositum.errors import ConfigError, listing
+from depositum.experiments.checks import difference
 from depositum.experiments.definition import Experiment, Line, Tabulated
+from depositum.experiments.entries import Entry, Printed
 from depositum.experiments.results import (
     HasDivergedError,
     NotRunError,
     Outcome,
     Results,
-    Values,
     check_measure,
     check_statistic,
     title,
@@ -24,76 +24,31 @@ from depositum.experiments.results import (
 from depositum.experiments.sweep import check_axis, check_where, matches
 from depositum.registry import Spec
 
-_PRINTED = re.compile(r"^(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?$")
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A number of the paper: its mean, its standard deviation where it prints one, and its decimals."""
-
-    mean: float
-    std: float | None
-    decimals: int
-
-    @classmethod
-    def read(cls, text: str, key: str) -> "Printed":
-        """Read `"94.20±0.13"` or `"27.242"`."""
-        found = _PRINTED.match(text.replace(" ", ""))
-        if not found:
-            raise ConfigError(key, f"{text!r} given; it must be a number, or mean±deviation as in '94.20±0.13'")
-        mean, std = found[1], found[2]
-        return cls(float(mean), float(std) if std else None, len(mean.partition(".")[2]))
-
-    def __str__(self) -> str:
-        d = self.decimals
-        return f"{self.mean:.{d}f}" + (f" ± {self.std:.{d}f}" if self.std is not None else "")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One place of a table: what we found over seeds `[S]`, or why there is nothing; and the paper's number."""
-
-    values: Values | None
-    why: str = ""
-    paper: Printed | None = None
-
-    @property
-    def mean(self) -> float | None:
-        return None if self.values is None else moments(self.values)[0]
-
-    @property
-    def deviations(self) -> float | None:
-        """Ours less the paper's, in √(s₁² + s₂²); the paper's deviation counts as 0 where it prints none."""
-        if self.values is None or self.paper is None:
-            return None
-        m, s = moments(self.values)
-        combined = float(np.hypot(s, self.paper.std or 0.0))
-        return (m - self.paper.mean) / combined if combined > 0 else None
-
-    def ours(self) -> str:
-        if self.values is None:
-            return self.why
-        m, s = moments(self.values)
-        if self.paper is None and m and not 1e-3 <= abs(m) < 1e5:
-            return f"{m:.2e}" + (f" ± {s:.1e}" if len(self.values) > 1 else "")
-        # As many decimals as the paper prints, or else as two digits of the deviation need.
-        fitting = 1 - math.floor(math.log10(s)) if s > 0 else 4
-        decimals = self.paper.decimals if self.paper else min(max(fitting, 0), 6)
-        return f"{m:.{decimals}f}" + (f" ± {s:.{decimals}f}" if len(self.values) > 1 else "")
-
-    def apart(self) -> str:
-        found = self.deviations
-        return "" if found is None else f"{found:+.1f}σ"
-
 
 @dataclass(frozen=True)
 class Made:
-    """A table ready to be written: headings, then rows of label cells and entries."""
+    """A table ready to be written: headings, then rows of label cells and entries, which may be gaps to another row."""
 
     spec: Tabulated
     headings: list[str]
     columns: list[str]
     rows: list[tuple[list[str], list[Entry], str]]  #: labels, entries, seeds
+    gaps: bool = False
+
+    @property
+    def title(self) -> str:
+        if not self.gaps:
+            return self.spec.title
+        return f"{self.spec.title}: gaps to {', '.join(self.spec.gaps_to.values())} (%)"
+
+    @property
+    def notes(self) -> list[str]:
+        """What stands above the table."""
+        compared = any(entry.paper for _, entries, _ in self.rows for entry in entries)
+        if self.gaps:
+            return [GAPS]
+        explained = EXPLAINED if not self.spec.gaps_to else OTHER_SCALE
+        return [text for text in (self.spec.note, explained if compared and not self.spec.line else "") if text]
 
 
 def check_table(table: Tabulated, experiment: Experiment, key: str) -> None:
@@ -112,6 +67,10 @@ def check_table(table: Tabulated, experiment: Experiment, key: str) -> None:
     ]
     if sum(forms) != 1:
         raise ConfigError(where, "must have lines; or rows, columns and a measure; or rows and measures")
+    if table.gaps_to:
+        check_where(dict(table.gaps_to), experiment, f"{key}.gaps_to")
+        if set(table.gaps_to) != set(table.rows):
+            raise ConfigError(f"{where}.gaps_to", f"must name one row, by {listing(table.rows)}")
     for line in table.line:
         check_where(dict(line.cell), experiment, f"{key}.line.cell")
         check_where(dict(line.less_than or {}), experiment, f"{key}.line.less_than")
@@ -163,6 +122,25 @@ def make(table: Tabulated, experiment: Experiment, results: Results) -> Made:
         rows.append((list(labels), entries, _seeds(entries)))
     headings = [", ".join(column) for column in columns] if table.columns else list(map(title, table.measures))
     return Made(table, list(table.rows), headings, rows)
+
+
+def make_all(table: Tabulated, experiment: Experiment, results: Results) -> list[Made]:
+    """A table, and where it names a row to compare with, the gaps to that row."""
+    made = make(table, experiment, results)
+    return [made, *_gaps(made)] if table.gaps_to else [made]
+
+
+def _gaps(made: Made) -> list[Made]:
+    reference = [made.spec.gaps_to[axis] for axis in made.headings]
+    to = next((entries for labels, entries, _ in made.rows if labels == reference), None)
+    if to is None:  # not asked for this time
+        return []
+    others = [
+        (labels, [entry.gap_to(own) for entry, own in zip(entries, to, strict=True)])
+        for labels, entries, _ in made.rows
+        if labels != reference
+    ]
+    return [replace(made, rows=[(labels, entries, _seeds(entries)) for labels, entries in others], gaps=True)]
 
 
 def _alone(found: Sequence[Outcome]) -> Outcome | None:
@@ -220,15 +198,18 @@ EXPLAINED = (
     "Mean ± sample standard deviation over seeds; in brackets the paper's, and ours less the paper's in combined "
     "standard deviations σ = √(s₁² + s₂²) (s₂ = 0 where the paper prints none)."
 )
+OTHER_SCALE = "Mean ± sample standard deviation over seeds; in brackets the paper's."
+GAPS = (
+    "By how much a number lies above that row's, in percent: mean ± sample standard deviation of the gaps seed by "
+    "seed; in brackets the gap between the paper's means."
+)
 
 
 def markdown(made: Made) -> str:
     """The table as Markdown."""
-    compared = any(entry.paper for _, entries, _ in made.rows for entry in entries)
     head, body = _cells(made, "**", "**")
-    lines = [f"**{made.spec.title}**", ""]
-    notes = [text for text in (made.spec.note, EXPLAINED if compared and not made.spec.line else "") if text]
-    lines += [line for note in notes for line in (note, "")]
+    lines = [f"**{made.title}**", ""]
+    lines += [line for note in made.notes for line in (note, "")]
     lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in body]
     return "\n".join(lines) + "\n"
@@ -244,7 +225,8 @@ def _cells(made: Made, bold: str, plain: str) -> tuple[list[str], list[list[str]
         texts = []
         for k, entry in enumerate(entries):
             ours = f"{bold}{entry.ours()}{plain}" if k == best else entry.ours()
-            inside = "; ".join(part for part in (str(entry.paper) if entry.paper else "", entry.apart()) if part)
+            apart = "" if made.spec.gaps_to else entry.apart()
+            inside = "; ".join(part for part in (str(entry.paper) if entry.paper else "", apart) if part)
             texts.append(f"{ours} ({inside})" if inside else ours)
         body.append([*labels, *texts, seeds])
     return [*made.headings, *made.columns, "seeds"], body
@@ -275,7 +257,7 @@ def tex(made: Made) -> str:
     lines = [
         "\\begin{table}",
         "\\centering",
-        f"\\caption{{{_escaped(made.spec.title)}}}",
+        f"\\caption{{{_escaped(made.title)}}}",
         f"\\begin{{tabular}}{{{'l' * count}{'c' * (len(head) - count)}}}",
         "\\toprule",
         " & ".join(map(_escaped, head)) + " \\\\",

@@ -15,7 +15,7 @@ TOGETHER = 4
 PROGRAMS = 1024
 #: Rows and columns that a program holds at once. The rows of a column are then one thread's, so that nothing passes
 #: between threads but at the end.
-ROWS, COLUMNS = 4, 1024
+ROWS, COLUMNS = 4, 512
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def watch(variables: list[Tensor], own: int, t: Tensor, errors: Tensor, first_ba
     n = rows // trials
     block = min(COLUMNS, max(16, triton.next_power_of_2(d)))
     blocks = triton.cdiv(d, block)
-    chunks = min(triton.cdiv(n, 16 * ROWS), max(1, PROGRAMS // (blocks * trials)))
+    chunks = min(triton.cdiv(n, 64), max(1, PROGRAMS // (blocks * trials)))
     parts = torch.empty(chunks, trials, blocks, dtype=torch.float64, device=x.device)
     totals = torch.empty(chunks if chunks > 1 else 0, trials, d, dtype=torch.float64, device=x.device)
     for place in range(0, len(variables), TOGETHER):

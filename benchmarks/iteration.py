@@ -1,0 +1,63 @@
+"""Where an iteration's time goes on a GPU: its kernels in order, each with the mean of its time over replays.
+
+    python benchmarks/iteration.py mlp:10:5 [mlp:10:1 …]
+
+A case is model, clients and seeds, as for `simulator.py`, of whose problems this is one local iteration (no exchange),
+compiled, watched, and captured in a CUDA graph. Below the kernels stands the whole iteration, as `simulator.py`
+measures it: kernels of one graph may overlap a little, and wait a little for one another.
+"""
+
+import argparse
+
+import simulator as bench
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+REPLAYS = 20
+
+
+def kernels(name: str, n: int, seeds: int) -> list[tuple[str, float]]:
+    """The kernels of an iteration and their microseconds."""
+    task = bench.problem(name, n, seeds)
+    made = bench.simulator(task)
+    made.watch(bench.Monitor(task.seeds, 10**4, made.state))
+    made.advance(3 * 2 * bench.PERIOD)
+    accelerator = made._accelerator
+    assert accelerator is not None
+    local, graph = accelerator._programs["local"], torch.cuda.CUDAGraph()
+    local()
+    with torch.cuda.graph(graph):
+        local()
+    for _ in range(REPLAYS):
+        graph.replay()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(REPLAYS):
+            graph.replay()
+        torch.cuda.synchronize()
+    events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    count = len(events) // REPLAYS
+    means = [sum(event.time_range.elapsed_us() for event in events[k::count]) / REPLAYS for k in range(count)]
+    return [(event.name, mean) for event, mean in zip(events[:count], means, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="+", metavar="MODEL:CLIENTS:SEEDS")
+    cases = parser.parse_args().cases
+    if not bench.GPU:
+        parser.error("needs a GPU")
+    for case in cases:
+        name, n, seeds = case.split(":")
+        print(f"{case}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
+        found = kernels(name, int(n), int(seeds))
+        for label, microseconds in found:
+            print(f"  {microseconds:8.1f} µs  {label[:100]}")
+        whole = bench.engine(bench.problem(name, int(n), int(seeds)), "always", 0.5)["ms"]
+        print(f"  {sum(time for _, time in found):8.1f} µs in {len(found)} kernels; {1e3 * whole:.1f} an iteration")
+
+
+if __name__ == "__main__":
+    main()
