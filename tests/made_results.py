@@ -21,12 +21,16 @@ def outcome(
     trace: Any = None,
     **labels: str,
 ) -> Outcome:
-    """A cell whose measures are, over t = 0, 10, …, a pair of seeds' values each, or one pair throughout."""
+    """A cell whose measures are, over t = 0, 10, …, a pair of seeds' values each, or one pair throughout.
+
+    Of one that diverged, the first seed did, and has nothing after t = 20.
+    """
     if missing:
         return Outcome(labels, config, None)
     rows = []
     for seed in (0, 1):
-        for k, t in enumerate(range(0, 50, 10)):
+        last = 20 if diverged and seed == 0 else 40
+        for k, t in enumerate(range(0, last + 10, 10)):
             row: dict[str, Any] = {"seed": seed, "iteration": t, "phases": t / 10}
             for name, given in values.items():
                 row[name] = given[k][seed] if isinstance(given[0], (list, tuple)) else given[seed]

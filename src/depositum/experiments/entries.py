@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,11 +37,15 @@ class Printed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a table: what we found over seeds `[S]`, or why there is nothing; and the paper's number."""
+    """One place of a table: what we found over seeds `[S]`, or why there is nothing; and the paper's number.
+
+    `survivors` has the values of those seeds that did not diverge, where others did.
+    """
 
     values: Values | None
     why: str = ""
     paper: Printed | None = None
+    survivors: Values | None = None
 
     @property
     def mean(self) -> float | None:
@@ -58,7 +62,8 @@ class Entry:
 
     def ours(self) -> str:
         if self.values is None:
-            return self.why
+            left = self.survivors is not None and len(self.survivors) > 0
+            return f"{self.why}, else {replace(self, values=self.survivors).ours()}" if left else self.why
         m, s = moments(self.values)
         if self.paper is None and m and not 1e-3 <= abs(m) < 1e5:
             return f"{m:.2e}" + (f" ± {s:.1e}" if len(self.values) > 1 else "")

@@ -96,13 +96,16 @@ class Outcome:
             raise NotRunError(self.name)
         if self.kept.diverged:
             raise HasDivergedError(f"{self.name}: {self.kept.diverged[0]}")
-        frame = self.frame(measure)
-        if frame.empty:
+        found = self._series(measure)
+        if not found:
             raise NotRunError(f"{self.name} has no {measure}")
+        return found
+
+    def _series(self, measure: str) -> list[Series]:
         run = self.config.run
         return [
             Series(own["t"].to_numpy(), own["phases"].to_numpy(), own["y"].to_numpy(), run.steps, run.period)
-            for _, own in frame.groupby("seed")
+            for _, own in self.frame(measure).groupby("seed")
         ]
 
     def frame(self, measure: str) -> pd.DataFrame:
@@ -125,6 +128,12 @@ class Outcome:
         """A statistic of a measure, one number per seed `[S]`."""
         statistic = STATISTICS.parse(at, "at")
         return np.array([statistic.make(series) for series in self.series(measure)])
+
+    def survived(self, measure: str, at: Spec = "final") -> Values:
+        """The same, of the seeds that came to the end of a cell of which others diverged."""
+        statistic = STATISTICS.parse(at, "at")
+        to_the_end = [own for own in self._series(measure) if own.t[-1] == own.steps and np.isfinite(own.y).all()]
+        return np.array([statistic.make(own) for own in to_the_end])
 
 
 @dataclass(frozen=True)

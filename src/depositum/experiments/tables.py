@@ -160,7 +160,8 @@ def _entry(outcome: Outcome | None, measure: str, at: Spec, paper: str) -> Entry
         return Entry(None, "not run", printed)
     except HasDivergedError:
         assert outcome.kept is not None
-        return Entry(None, f"diverged ({len(outcome.diverged)} of {len(outcome.kept.seeds)})", printed)
+        why = f"diverged ({len(outcome.diverged)} of {len(outcome.kept.seeds)})"
+        return Entry(None, why, printed, outcome.survived(measure, at))
 
 
 def _lines(table: Tabulated, results: Results) -> Made:
