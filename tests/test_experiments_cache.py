@@ -14,12 +14,12 @@ import pytest
 from depositum import experiments
 from depositum.cli.interrupt import StopOnSignal
 from depositum.cli.reproduce import Watching
-from depositum.engines import Callback, Loop
+from depositum.engines import Callback, Loop, Snapshot
 from depositum.errors import ConfigError
 from depositum.experiments import Options, StoppedError, cache
 from depositum.experiments.output import tuning
 from depositum.experiments.results import NotRunError
-from depositum.runs import parse
+from depositum.runs import checkpoint, parse
 from tests.small_experiments import perform, read_experiment, small, write_experiment
 from tests.small_runs import OWN_MODEL, Killed, command
 
@@ -67,6 +67,20 @@ def test_a_sweep_that_was_ended_goes_on(tmp_path: Path, kill: bool, k: int, t: i
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert perform(small(), store)[1].cells == 0
     assert not list(store.rglob("*.safetensors"))
+
+
+def test_the_end_of_a_cell_is_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint and no models are written at the end of a cell, where they would be removed at once."""
+    written = []
+
+    def write(path: Path, snapshot: Snapshot) -> None:
+        written.append(snapshot.t)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    assert perform(small(), tmp_path / "side by side")[1].cells == 4
+    perform(small(), tmp_path / "alone", only=("alpha=small", "period=T0 = 1"))
+    assert set(written) == {5, 10}  # of 12 iterations
+    assert len(written) == 2 * (4 + 1)
 
 
 def test_only_what_changed_is_run_again(tmp_path: Path) -> None:

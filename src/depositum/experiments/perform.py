@@ -196,7 +196,12 @@ class _Runner:
         began = time.perf_counter()
         try:
             results = execute_cells(
-                configs, list(group), base=self.experiment.folder, callbacks=[watch.callback], on_loop=watch.attach
+                configs,
+                list(group),
+                base=self.experiment.folder,
+                callbacks=[watch.callback],
+                on_loop=watch.attach,
+                keep_end=False,  # what is kept of a cell is its history
             )
         finally:  # cells that run together share the time
             for folder in group:

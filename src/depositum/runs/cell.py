@@ -24,10 +24,10 @@ class Cell:
     Its files are written by an ordinary run's keeper, which is shown a loop of the cell alone.
     """
 
-    def __init__(self, config: Config, out: Path) -> None:
+    def __init__(self, config: Config, out: Path, keep_end: bool = True) -> None:
         self.config, self.out, self.folder = config, out, RunFolder(out)
         self.folder.check(config)
-        self.keeper = Keeper(self.folder)
+        self.keeper = Keeper(self.folder, keep_end)
         self.labels: range
         self.loop: Loop
         self._result: RunResult | None = None

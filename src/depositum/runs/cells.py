@@ -69,6 +69,7 @@ def execute_cells(
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] = lambda _: None,
     on_loop: Callable[[Loop], None] = lambda _: None,
+    keep_end: bool = True,
 ) -> list[RunResult]:
     """Run configurations, each in a folder of its own, going on from what the folders hold: all at once that can be.
 
@@ -81,11 +82,13 @@ def execute_cells(
         Asked at the moments of each group's loop, with the records of all its cells.
     on_loop
         Given each group's loop before it runs. Once one was asked to stop, the later ones stop where they are.
+    keep_end
+        As of `execute`.
     """
     if len({folder.absolute() for folder in folders}) < len(folders):
         raise RunError(f"two of {len(folders)} runs have the same folder; give each its own")
-    cells = [Cell(config, folder) for config, folder in zip(configs, folders, strict=True)]
-    runner = _Runner(base, callbacks, say, on_loop)
+    cells = [Cell(config, folder, keep_end) for config, folder in zip(configs, folders, strict=True)]
+    runner = _Runner(base, callbacks, say, on_loop, keep_end)
     for places in together(configs):
         unfinished = []
         for cell in (cells[place] for place in places):
@@ -107,8 +110,9 @@ class _Runner:
         callbacks: Sequence[Callback],
         say: Callable[[str], None],
         on_loop: Callable[[Loop], None],
+        keep_end: bool,
     ) -> None:
-        self.base, self.callbacks, self.say, self._tell = base, callbacks, say, on_loop
+        self.base, self.callbacks, self.say, self._tell, self.keep_end = base, callbacks, say, on_loop, keep_end
         self._stopped = False
 
     def run(self, cells: Sequence[Cell]) -> None:
@@ -137,7 +141,13 @@ class _Runner:
         if len(cells) == 1:
             cell = cells[0]
             alone = execute(
-                cell.config, cell.out, base=self.base, callbacks=self.callbacks, say=self.say, on_loop=self._attach
+                cell.config,
+                cell.out,
+                base=self.base,
+                callbacks=self.callbacks,
+                say=self.say,
+                on_loop=self._attach,
+                keep_end=self.keep_end,
             )
             cell.result(alone)
             self._stopped |= not alone.finished

@@ -23,10 +23,10 @@ from depositum.runs.folder import RunFolder
 
 
 class Keeper(Callback):
-    """Writes what happens into a run's folder."""
+    """Writes what happens into a run's folder; without `keep_end`, neither the last state nor the models of the end."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunFolder, keep_end: bool = True) -> None:
+        self.folder, self.keep_end = folder, keep_end
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
         self.folder.append_history(records)
@@ -35,6 +35,8 @@ class Keeper(Callback):
         self.folder.append_trace(errors)
 
     def on_checkpoint(self, loop: Loop) -> None:
+        if loop.t == loop.steps and not self.keep_end:
+            return
         # The models first: a run whose last checkpoint is there is finished, and has them.
         write_models(self.folder, loop)
         checkpoint.write(self.folder.path / checkpoint.CURRENT, loop.snapshot)
@@ -69,6 +71,7 @@ def execute(
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] = lambda _: None,
     on_loop: Callable[[Loop], None] = lambda _: None,
+    keep_end: bool = True,
 ) -> RunResult:
     """Run a checked configuration in the folder `out`, going on from what it holds.
 
@@ -82,13 +85,16 @@ def execute(
         Told, in a line each, what a person should know: a resumption, a broken checkpoint.
     on_loop
         Given the loop before it runs, for whoever may want to ask it to stop.
+    keep_end
+        Whether the last state and the models are written, which can take longer than the run. Without them it cannot be
+        extended, and is run again from its last checkpoint if asked for once more.
     """
     folder = RunFolder(out)
     folder.check(config)
     if not seed_groups.divided(config, out):
         seed_groups.forget(config, out)
         try:
-            return _execute_at_once(config, folder, base, callbacks, say, on_loop)
+            return _execute_at_once(config, folder, base, callbacks, say, on_loop, keep_end)
         except torch.OutOfMemoryError:
             if len(config.run.seeds) == 1:
                 raise RunError(_too_large(config)) from None
@@ -125,6 +131,7 @@ def _execute_at_once(
     callbacks: Sequence[Callback],
     say: Callable[[str], None],
     on_loop: Callable[[Loop], None],
+    keep_end: bool,
 ) -> RunResult:
     out = folder.path
     latest = newest(out, config.problem.clients)
@@ -148,7 +155,7 @@ def _execute_at_once(
         evaluate_from=config.run.evaluate_from,
         checkpoint_every=config.run.checkpoint_every,
         metrics=metric_settings(config, simulator),
-        callbacks=[Keeper(folder), *callbacks],
+        callbacks=[Keeper(folder, keep_end), *callbacks],
         snapshot=snapshot,
         history=history,
     )
