@@ -211,7 +211,7 @@ def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.Mon
 
 
 def test_folder_problems_reach_the_command_line(config: Path) -> None:
-    """Each is one line that begins with the option; the folders' own tests are in test_runs."""
+    """Each is one line that begins with the option; the folders' own tests are in test_runs_folders."""
     (config.parent / "file").write_text("mine")
     assert one_line(cli("run", config, "--out", "file")) == "--out file: is a file; it must be a folder"
     os.mkdir("mine")

@@ -13,9 +13,11 @@ import torch
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depositum import models, pretrained
 from depositum.errors import ConfigError, DataError
@@ -65,6 +67,8 @@ def test_all_methods_of_the_table(
 FRESH = """
 import json, math, sys
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -220,6 +224,41 @@ def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_p
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": "mine.jsonl"}, problem={"model": model})
     with pytest.raises(ConfigError, match="they do not belong together"):
         build_problem(load(path))
+
+
+class Refused(HfHubHTTPError):
+    """An answer of the hub, but no model."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "404")
+
+
+@pytest.mark.parametrize(
+    ("raised", "offline"), [(None, False), (Refused(), False), (ConnectionError("no route"), True)]
+)
+def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, raised: Exception | None, offline: bool) -> None:
+    """Out of reach, it is not asked again and again: what was fetched before is used, or the reason said at once."""
+    asked, read = [], []
+
+    def model_info(self: HfApi, name: str, timeout: float) -> None:
+        asked.append(name)
+        if raised is not None:
+            raise raised
+
+    def from_pretrained(name: str, **options: Any) -> str:
+        read.append(options)
+        if len(read) == 2:
+            raise OSError("We cannot find it")
+        return "a tokenizer"
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
+    assert pretrained.read("AutoTokenizer", "some/model", "key") == "a tokenizer"
+    why = "the Hugging Face hub cannot be reached, and it was not fetched before" if offline else "We cannot find it"
+    with pytest.raises(ConfigError, match=f"key: 'some/model' cannot be read: {why}"):
+        pretrained.read("AutoTokenizer", "some/model", "key")
+    assert read == [{"local_files_only": True} if offline else {}] * 2
+    assert asked == ["some/model"] * 2
 
 
 def test_libraries_that_are_not_installed(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

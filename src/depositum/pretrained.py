@@ -45,16 +45,32 @@ def read(reader: str, name: str, key: str, **options: Any) -> Any:
     place: Path | str = path if path.is_dir() else name
     if path.suffix == ".gguf":
         place, options = path.parent, {**options, "gguf_file": path.name}
+    if unreachable := place == name and not _answers(name):
+        options = {**options, "local_files_only": True}
     try:
         with quiet():
             return getattr(transformers, reader).from_pretrained(place, **options)
     except Exception as error:  # files of others may hold anything
         said = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, OSError) and place == name and "couldn't connect" in said:
+        if isinstance(error, OSError) and unreachable:
             said = (
                 "the Hugging Face hub cannot be reached, and it was not fetched before; name a folder or a .gguf file"
             )
         raise ConfigError(key, f"{name!r} cannot be read: {said[:300]}") from error
+
+
+def _answers(name: str) -> bool:
+    """Whether the hub says anything of a name; left to themselves, the libraries ask again for most of a minute."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(name, timeout=10)
+    except HfHubHTTPError:
+        return True
+    except Exception:  # of whatever carries the request, or because a person asked to stay offline
+        return False
+    return True
 
 
 @contextmanager
