@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from depositum import experiments
@@ -21,7 +22,7 @@ from depositum.experiments.output import tuning
 from depositum.experiments.results import NotRunError
 from depositum.runs import checkpoint, parse
 from tests.small_experiments import perform, read_experiment, small, write_experiment
-from tests.small_runs import OWN_MODEL, Killed, command
+from tests.small_runs import OWN_MODEL, Killed, Short, command
 
 
 def results_of(table: dict[str, Any], store: Path, out: Path, **arguments: Any) -> dict[str, bytes]:
@@ -81,6 +82,22 @@ def test_the_end_of_a_cell_is_its_history(tmp_path: Path, monkeypatch: pytest.Mo
     perform(small(), tmp_path / "alone", only=("alpha=small", "period=T0 = 1"))
     assert set(written) == {5, 10}  # of 12 iterations
     assert len(written) == 2 * (4 + 1)
+
+
+def test_a_cell_whose_seeds_do_not_fit(tmp_path: Path) -> None:
+    """It is run in halves, which do need their ends, and leaves what it leaves at once."""
+    one = ("alpha=small", "period=T0 = 1")
+    whole, _, _ = perform(small(), tmp_path / "whole", only=one)
+    halves, watch, _ = perform(small(), tmp_path / "halves", Short(1), only=one)
+    assert watch.cells == 1
+    expected, found = (next(iter(results)).history for results in (whole, halves))
+    assert expected is not None
+    assert found is not None
+    key = ["seed", "iteration"]
+    found, expected = (table.drop(columns="seconds").sort_values(key, ignore_index=True) for table in (found, expected))
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-5)
+    left = {path.name for path in (tmp_path / "halves").rglob("*") if path.is_file()}
+    assert left == {path.name for path in (tmp_path / "whole").rglob("*") if path.is_file()}
 
 
 def test_only_what_changed_is_run_again(tmp_path: Path) -> None:
