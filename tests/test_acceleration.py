@@ -2,17 +2,19 @@
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 import depositum as dp
 from depositum.algorithms import State
 from depositum.engines import EngineSettings, Monitor, Simulator, acceleration, worth
-from depositum.engines.acceleration import trace
+from depositum.engines.acceleration import Accelerator, trace
 from depositum.engines.splitting import split
 from tests.test_all_methods import METHODS, advanced, start
-from tests.test_simulator import N, seeded_problem
+from tests.test_simulator import CLASSES, D_IN, N, seeded_problem
 
 
 def values(state: object) -> dict[str, torch.Tensor]:
@@ -102,6 +104,47 @@ def test_compiled_equals_plain() -> None:
         compiled.advance(20)
     assert apart(plain, compiled) <= 1e-9
     assert plain.costs == compiled.costs
+
+
+def test_a_resumed_run_is_compiled_from_its_first_iteration() -> None:
+    """To the bit: an iteration run as it is, where one never stopped had compiled it, would round otherwise."""
+
+    def made() -> Simulator:
+        model = nn.Sequential(nn.Linear(D_IN, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+        settings = EngineSettings("cpu", "float32", compile="always")
+        method, network = dp.Depositum(0.1, 0.5), dp.ring(N)
+        sim = Simulator(seeded_problem((0, 5), model=model), network, method, batch_size=4, settings=settings)
+        sim.start()
+        return sim
+
+    whole, resumed = made(), made()
+    whole.advance(9)
+    halfway, costs = {name: tensor.clone() for name, tensor in whole.snapshot().items()}, whole.costs
+    whole.advance(6)
+    resumed.restore(halfway, 9, costs)
+    resumed.advance(6)
+    assert apart(whole, resumed) == 0.0
+    assert whole.costs == resumed.costs
+
+
+def test_a_compiler_that_fails_halfway_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first part of an iteration has written is undone before the plain one is run in its place."""
+
+    def breaks(self: Accelerator, kind: str) -> Callable[[], None]:
+        def program() -> None:
+            self.iteration.state.x.mul_(2)
+            raise RuntimeError("no second part")
+
+        return program
+
+    plain, asked = start("depositum", (0,)), start("depositum", (0,))
+    asked.settings = dataclasses.replace(asked.settings, compile="always")
+    monkeypatch.setattr(Accelerator, "_compiled_program", breaks)
+    plain = advanced(plain, 5)
+    with pytest.warns(RuntimeWarning, match="no second part"):
+        asked.advance(5)
+    assert apart(plain, asked) == 0.0
+    assert plain.costs == asked.costs
 
 
 class AsksForValues(Monitor):

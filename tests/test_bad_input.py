@@ -59,6 +59,9 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("problem.weighting=sample", "problem.weighting", "did you mean 'samples'?"),
     ("run.batch_size=ful", "run.batch_size", "'ful' given; it must be a whole number or 'full'; did you mean 'full'?"),
     ("metrics.smoothness=mesure", "metrics.smoothness", "a number or 'measure'; did you mean 'measure'?"),
+    ("run.device=mps", "run.device", "'mps' given; it can be 'auto', 'cpu', 'cuda'"),
+    ("run.device=meta", "run.device", "'meta' given; it can be 'auto', 'cpu', 'cuda'"),
+    ("problem.loss=tokens", "problem.loss", "'tokens' given, but the dataset is no text"),
     # types
     ('problem.clients="four"', "problem.clients", "'four' given; it must be a whole number"),
     ("problem.clients=4.0", "problem.clients", "4.0 given; it must be a whole number"),

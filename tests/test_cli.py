@@ -100,6 +100,14 @@ def test_diverging_run(config: Path) -> None:
     assert "is not finite at iteration" in error
     assert error.endswith("the last finite state is kept in out/state.safetensors; try a smaller alpha")
     assert "train loss" in result.out  # what there is is shown all the same
+    # A method whose stepsize has another name is told of that one.
+    other = (
+        '[problem]\ndataset = "digits"\nclients = 4\n[algorithm]\nname = "prox-dasa"\neta = 1e38\n[run]\nsteps = 20\n'
+    )
+    Path("eta.toml").write_text(other)
+    error = cli("run", "eta.toml", "--out", "eta").err.splitlines()[-1]
+    assert error.startswith("error: algorithm.eta = 1e+38: seed 0 diverged: ")
+    assert error.endswith("try a smaller eta")
     assert Path("out/curves.png").read_bytes().startswith(PNG)
 
 
@@ -151,6 +159,20 @@ def test_compare(config: Path) -> None:
     assert Path("compare.png").read_bytes() != picture
     assert cli("compare", "a", "--out", "one.svg").code == 0
     assert "<svg" in Path("one.svg").read_text()
+
+
+def test_compare_leaves_a_figure_that_is_not_its_own(config: Path) -> None:
+    """Its own is drawn anew with every call; somebody's picture in the same folder is not."""
+    Path("mine").mkdir()
+    Path("mine/compare.png").write_text("mine")
+    arguments = ("compare", config, "--methods", "depositum", "--set", "run.steps=4", "--out", "mine")
+    assert cli(*arguments).err == (
+        "error: --out: 'mine/compare.png' exists; name another file, or give --force to write over it\n"
+    )
+    assert Path("mine/compare.png").read_text() == "mine"
+    assert cli(*arguments, "--force").code == 0
+    assert cli(*arguments).code == 0
+    assert Path("mine/compare.png").read_bytes().startswith(PNG)
 
 
 def test_compare_tells_namesakes_apart(config: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from depositum import experiments
+from depositum.experiments import Options
 from tests.small_runs import cli
 
 CATEGORIES = ("brainstorming", "classification", "closed_qa", "creative_writing", "general_qa",
@@ -42,3 +44,19 @@ def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(rows) == 5 + 4 + 1 + 5  # after training, gaps to the first, the base, the adapters
     assert all(row[-2].strip() == "2" for row in rows)
     assert "not run" not in (results / "claims.md").read_text()
+
+
+def test_tuned_on_the_validation_part_whatever_the_texts(tmp_path: Path) -> None:
+    """A person's own texts in the place of Dolly are not tuned on their test part; all else of them stays."""
+    pytest.importorskip("peft")
+    from tests.language_models import make_base, records, write_lines
+
+    file, base = write_lines(tmp_path / "own.jsonl", records(80)), make_base(tmp_path / "base")
+    own = f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}"
+    options = Options(quick=True, overrides=(own, f"problem.model.lora.base='{base}'"))
+    plan = experiments.plan(experiments.load("llm"), options, ())
+    texts = {"file": str(file), "max_length": 96, "split_seed": "run"}
+    tried = [config for choice in plan.choices for point in choice.points for config in point.configs]
+    assert len(tried) == 5 * 2 * 2 + 2 * 2
+    assert all(config.problem.dataset == {"instructions": {**texts, "evaluate": "validation"}} for config in tried)
+    assert all(cell.table["problem"]["dataset"] == {"instructions": texts} for cell in plan.cells)

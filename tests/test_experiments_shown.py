@@ -100,7 +100,7 @@ def test_a_table_of_rows_and_columns() -> None:
     lines = tables.markdown(made(cells, bold="lowest")).splitlines()
     # (1.1 − 1.0) / √(0.1414² + 0.1²) = 0.58
     assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10; +0.6σ) | **0.90 ± 0.14** (0.90 ± 0.10; +0.0σ) | 2 |" in lines
-    assert "| T0 = 2 | diverged (1 of 2), else 3.0000 | not run | – |" in lines
+    assert "| T0 = 2 | diverged (1 of 2), else 3.0000 | not run | 2 |" in lines
     text = tables.tex(made(cells, bold="lowest"))
     assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
     assert text.count("\\\\") == 3

@@ -3,6 +3,7 @@
 import copy
 import csv
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from depositum import models, pretrained
 from depositum.errors import ConfigError, DataError
+from depositum.models.base import read_base
 from depositum.models.lora import LoraModel
 from depositum.runs import Config, build_problem, load
 from tests.language_models import make_tokenizer, records, with_model, write_config, write_lines
@@ -259,6 +261,16 @@ def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, raised: Exceptio
         pretrained.read("AutoTokenizer", "some/model", "key")
     assert read == [{"local_files_only": True} if offline else {}] * 2
     assert asked == ["some/model"] * 2
+
+
+def test_a_pickle_is_never_loaded(bases: dict[str, Path], tmp_path: Path) -> None:
+    """A base whose weights are a pickle could run any code while it is read."""
+    base = tmp_path / "base"
+    shutil.copytree(bases["qwen2"], base)
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"base' cannot be read: .*no file named model\.safetensors"):
+        read_base(str(base), "problem.model.lora.base")
 
 
 def test_libraries_that_are_not_installed(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

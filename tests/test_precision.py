@@ -39,6 +39,13 @@ def test_what_a_name_means(given, dtype, device, meant):
     assert resolve(given, dtype, device) == meant
 
 
+def test_a_frozen_base_is_held_in_half_the_room_on_a_gpu():
+    assert resolve("auto", torch.float32, GPU, frozen=True) == "bf16"
+    assert resolve("auto", torch.float32, CPU, frozen=True) == "float32"
+    assert resolve("tf32", torch.float32, GPU, frozen=True) == "tf32"
+    assert resolve("auto", torch.float64, GPU, frozen=True) == "float64"
+
+
 @pytest.mark.parametrize(
     ("given", "dtype", "device", "message"),
     [

@@ -5,6 +5,7 @@ An internal mistake of the package is an assertion or a plain Python exception, 
 
 import difflib
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 
 
 class DepositumError(Exception):
@@ -80,3 +81,13 @@ def listing(names: Iterable[str]) -> str:
     """Return names as one readable list: `'a', 'b' or 'c'`."""
     quoted = [repr(name) for name in names]
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one, whatever types a person's code has been told of."""
+    return isinstance(value, Real)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, such as numpy's."""
+    return isinstance(value, Integral)

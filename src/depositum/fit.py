@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
 from depositum.engines.processes import ProcessEngine, ProcessSettings, join, launched, problem_of_all
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, is_number, is_whole
 from depositum.metrics import MetricSettings
 from depositum.networks import Network
 from depositum.problem import BatchSize, Weighting, from_client_data
@@ -135,6 +135,12 @@ def fit(
     ):
         if value is not None and not isinstance(value, kind):
             raise ConfigError(key, f"{value!r} given; it must be of type {kind.__name__}, such as {example}")
+    counts = {"period": period, "steps": steps, "evaluate_every": evaluate_every, "evaluate_from": evaluate_from}
+    for key, number in counts.items():
+        if not is_whole(number):
+            raise ConfigError(f"run.{key}", f"{number!r} given; it must be a whole number")
+    if beta is not None and not is_number(beta):
+        raise ConfigError("beta", f"{beta!r} given; it must be a number ≥ 0")
     if regularizer is not None and beta is None:
         raise ConfigError("beta", f"missing; {regularizer} is weighted by it: give a number > 0, or 0 to switch it off")
     if dtype not in ("float32", "float64"):

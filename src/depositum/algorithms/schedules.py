@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, is_number
 from depositum.registry import Registry
 
 SCHEDULES: "Registry[Schedule]" = Registry("schedule")
@@ -36,7 +36,7 @@ Stepsize = float | Mapping[str, Any] | Schedule
 
 
 def _positive(key: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    if not (is_number(value) and math.isfinite(value) and value > 0):
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a number > 0")
 
 

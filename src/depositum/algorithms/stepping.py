@@ -10,7 +10,7 @@ from torch import Tensor
 
 from depositum.algorithms.base import Algorithm, State
 from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
-from depositum.errors import ConfigError, listing
+from depositum.errors import ConfigError, is_number, is_whole, listing
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class GradientMethod(Stepping):
 
 def check_positive(key: str, value: float) -> None:
     """Refuse a hyper-parameter that is not a finite number > 0."""
-    if not (math.isfinite(value) and value > 0):
+    if not (is_number(value) and math.isfinite(value) and value > 0):
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a number > 0")
 
 
 def check_count(key: str, value: int) -> None:
     """Refuse a number of things below 1."""
-    if value < 1:
+    if not is_whole(value) or value < 1:
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a whole number ≥ 1")
 
 
@@ -78,13 +78,13 @@ def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
 
 def check_fraction(key: str, value: float) -> None:
     """Refuse a momentum outside [0, 1)."""
-    if not 0 <= value < 1:
+    if not (is_number(value) and 0 <= value < 1):
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must lie in [0, 1)")
 
 
 def check_share(key: str, value: float) -> None:
     """Refuse a weight outside (0, 1]."""
-    if not 0 < value <= 1:
+    if not (is_number(value) and 0 < value <= 1):
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must lie in (0, 1]")
 
 

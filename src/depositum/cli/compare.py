@@ -50,6 +50,8 @@ def command(
     if len(runs) == 1 and runs[0].suffix == ".toml":
         folder = out or Path("runs") / runs[0].stem
         figure = folder / "compare.png"
+        if not any((folder / name / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
+            check_figure(figure, force)  # it is none of this command's
         frames = run_methods(runs[0], _chosen(methods), overrides or [], folder)
     else:
         figure = out or Path("compare.png")

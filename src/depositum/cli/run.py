@@ -96,4 +96,4 @@ def _show(result: RunResult, checked: Config, folder: Path, stopped: bool) -> No
         raise typer.Exit(128 + signal.SIGINT)
     Console().print(summary(runs))
     typer.echo(f"curves: {figure}")
-    result.raise_if_diverged(checked.complete()["algorithm"].get("alpha"))
+    result.raise_if_diverged(checked)

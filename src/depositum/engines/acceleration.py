@@ -64,14 +64,13 @@ class Accelerator:
         if graph is not None:
             graph.replay()
             return len(kinds)
-        # The first run of a kind is as its code says, the second compiles it: what code keeps for later is there then.
         first, ready = kinds[0], self._programs
         if first not in ready:
             ready[first] = self._plain(first)
-            ready[first]()
-            return 1
-        if self.compiled and first not in self._compiled:
-            self._compile(first)
+            if self.compiled:
+                self._compile(first)
+            else:
+                ready[first]()
             return 1
         if self.captures and all(kind in ready and (kind in self._compiled or not self.compiled) for kind in kinds):
             self._capture(kinds)
@@ -87,37 +86,59 @@ class Accelerator:
         return plain
 
     def _compile(self, kind: str) -> None:
-        """Put a compiled program in the place of a kind's plain one, and run it; if that fails, the plain one."""
+        """Put a compiled program in the place of a kind's plain one, and run it; if that fails, the plain one.
+
+        All iterations of a run are compiled, from the first of a kind on: one that goes on from a checkpoint would
+        otherwise round some of them in another way than one that was never stopped.
+        """
+        before = [tensor.to("cpu", copy=True) for tensor in self.iteration.tensors()]  # a device may lack the room
+        # A rehearsal: what code keeps for later is there when it is traced.
+        self._programs[kind]()
+        self._go_back(before)
+        try:
+            program = self._compiled_program(kind)
+            if program is not None:
+                program()
+        except Exception as error:  # whatever the compiler meets in a person's own model
+            program = None
+            _say("compiled", error)
+        if program is not None:
+            self._programs[kind] = program
+            self._compiled.add(kind)
+            return
+        self.compiled = False
+        self._programs = {kind: self._plain(kind) for kind in self._programs}
+        self._go_back(before)
+        self._programs[kind]()
+
+    def _compiled_program(self, kind: str) -> Program | None:
+        """A kind's iteration compiled; None where it would not repay itself."""
         tensors = self.iteration.tensors()
         self.iteration.exchange.inline = True
         try:
             graph = trace(self.iteration, kind)
-            if not (self.always or self._compiled or self._repays(graph)):
-                self.compiled = False
-                self._programs[kind]()
-                return
-            # A second call costs a small model's iteration more on a CPU than the passes that it saves.
-            parts = [graph] if self.device.type == "cpu" else split(graph, self.iteration.place_of_x)
-            functions = [self._compiler(part) for part in parts]
-
-            def compiled() -> None:
-                with torch.no_grad(), forward_backward(self.precision):
-                    for function in functions:
-                        function(*tensors)
-                    if self.iteration.watched_apart:
-                        self.iteration.observe()
-
-            compiled()
-        except Exception as error:  # whatever the compiler meets in a person's own model
-            self.compiled = False
-            self._programs = {kind: self._plain(kind) for kind in self._programs}
-            self._programs[kind]()
-            _say("compiled", error)
-        else:
-            self._programs[kind] = compiled
-            self._compiled.add(kind)
         finally:
             self.iteration.exchange.inline = False
+        if not (self.always or self._compiled or self._repays(graph)):
+            return None
+        # A second call costs a small model's iteration more on a CPU than the passes that it saves.
+        parts = [graph] if self.device.type == "cpu" else split(graph, self.iteration.place_of_x)
+        functions = [self._compiler(part) for part in parts]
+
+        def compiled() -> None:
+            with torch.no_grad(), forward_backward(self.precision):
+                for function in functions:
+                    function(*tensors)
+                if self.iteration.watched_apart:
+                    self.iteration.observe()
+
+        return compiled
+
+    def _go_back(self, before: list[torch.Tensor]) -> None:
+        """Undo what was written and counted since then."""
+        for tensor, old in zip(self.iteration.tensors(), before, strict=True):
+            tensor.copy_(old)
+        self.iteration.exchange.count()
 
     def _compiler(self, graph: torch.fx.GraphModule) -> Callable[..., object]:
         turn_products(graph)

@@ -15,6 +15,7 @@ from depositum.errors import ConfigError
 from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
 from depositum.problem.backends import Backend
+from depositum.problem.placed import has_base
 from depositum.problem.precision import resolve
 
 
@@ -71,8 +72,12 @@ class EngineSettings:
             device = torch.device(self.device)
         except RuntimeError:
             raise ConfigError("run.device", f"{self.device!r} given; it can be 'auto', 'cpu', 'cuda', …") from None
+        if device.type not in ("cpu", "cuda"):
+            raise ConfigError("run.device", f"{self.device!r} given; it can be 'auto', 'cpu', 'cuda' or 'cuda:1', …")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError("run.device", f"{self.device!r} given, but no GPU can be used here; take 'auto' or 'cpu'")
+        if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+            raise ConfigError("run.device", f"{self.device!r} given, but there are {count} GPUs, from 'cuda:0' on")
         return device
 
 
@@ -118,7 +123,7 @@ class Simulator:
             batch_size,
             device=self.device,
             dtype=self.dtype,
-            precision=resolve(settings.precision, self.dtype, self.device),
+            precision=resolve(settings.precision, self.dtype, self.device, has_base(problem.model)),
             backend=settings.backend,
         )
         self.exchange = Exchange(network, len(problem.trials), self.device, self.dtype)

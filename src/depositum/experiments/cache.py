@@ -153,7 +153,8 @@ def machine(config: Config) -> str:
     """Where a cell runs, in words, and in which precision its models' passes are there."""
     settings = config.engine_settings()
     device = settings.resolve_device()
-    precision = resolve(settings.precision, settings.resolve_dtype(), device)
+    lora = isinstance(config.problem.model, dict) and "lora" in config.problem.model
+    precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=lora)
     name = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
     return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else name}, {precision}"
 

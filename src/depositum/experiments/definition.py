@@ -60,7 +60,7 @@ class Tune(Part):
 
     The grid is run on the cell that `cell` names, with `seed`, without the held-out share of the training data; the
     choice is the point of which `by`, on that share, ends lowest. Of several cells, given as lists of labels, the worst
-    counts.
+    counts. Texts, which have a validation part, can be evaluated on that `part` instead.
     """
 
     where: Where
@@ -70,6 +70,7 @@ class Tune(Part):
     set: Settings = {}
     seed: int = 97
     holdout: float = 0.1
+    part: Literal["validation"] | None = None
     by: str = "test_loss"
 
 

@@ -39,13 +39,19 @@ class Printed:
 class Entry:
     """One place of a table: what we found over seeds `[S]`, or why there is nothing; and the paper's number.
 
-    `survivors` has the values of those seeds that did not diverge, where others did.
+    Of a cell of which some of its `tried` seeds diverged, `survivors` has the values of the others.
     """
 
     values: Values | None
     why: str = ""
     paper: Printed | None = None
     survivors: Values | None = None
+    tried: int = 0
+
+    @property
+    def seeds(self) -> int:
+        """How many were run."""
+        return self.tried if self.values is None else len(self.values)
 
     @property
     def mean(self) -> float | None:
@@ -82,6 +88,6 @@ class Entry:
         if self.paper is not None and other.paper is not None:
             paper = Printed(100 * (self.paper.mean / other.paper.mean - 1), None, 2)
         if self.values is None or other.values is None:
-            return Entry(None, self.why or other.why, paper)
+            return Entry(None, self.why or other.why, paper, tried=self.tried)
         both = min(len(self.values), len(other.values))  # fewer seeds are the first of more
         return Entry(100 * (self.values[:both] / other.values[:both] - 1), "", paper)

@@ -161,7 +161,7 @@ def _entry(outcome: Outcome | None, measure: str, at: Spec, paper: str) -> Entry
     except HasDivergedError:
         assert outcome.kept is not None
         why = f"diverged ({len(outcome.diverged)} of {len(outcome.kept.seeds)})"
-        return Entry(None, why, printed, outcome.survived(measure, at))
+        return Entry(None, why, printed, outcome.survived(measure, at), len(outcome.kept.seeds))
 
 
 def _lines(table: Tabulated, results: Results) -> Made:
@@ -183,7 +183,7 @@ def _line(line: Line, results: Results) -> Entry:
 
 
 def _seeds(entries: Sequence[Entry]) -> str:
-    counts = sorted({len(entry.values) for entry in entries if entry.values is not None})
+    counts = sorted({entry.seeds for entry in entries if entry.seeds})
     return "–" if not counts else " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
 
 

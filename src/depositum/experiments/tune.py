@@ -142,8 +142,19 @@ def _tried(experiment: Experiment, tune: Tune, cell: Cell, settings: dict[str, A
         apply(tried.table, experiment.quick.tune, "quick.tune")
     tried.table["run"]["seeds"] = [tune.seed]
     override(tried.table, Options(overrides=options.overrides, device=options.device))
+    if tune.part is not None:
+        _evaluate_on(tried.table["problem"], tune.part)
     apply(tried.table, {"problem.holdout": tune.holdout, "run.seeds": [tune.seed], **settings}, "tune.grid")
     return checked(tried, experiment)
+
+
+def _evaluate_on(problem: dict[str, Any], part: str) -> None:
+    """Have texts, whichever they are, evaluated on another part than the test part."""
+    dataset = problem.get("dataset")
+    if not isinstance(dataset, dict) or len(dataset) != 1:
+        dataset = {dataset: {}}
+    ((name, arguments),) = dataset.items()
+    problem["dataset"] = {name: {**arguments, "evaluate": part}}
 
 
 def _last(kept: Kept, measure: str) -> float:

@@ -92,8 +92,11 @@ class Base:
 @lru_cache(maxsize=1)
 def read_base(name: str, key: str) -> Base:
     """The model of a name, kept until another is read: a run makes a model per seed, and all share the weights."""
+    safe = {} if name.endswith(".gguf") else {"use_safetensors": True}  # a pickle may hold any code
     with torch.random.fork_rng(devices=[]):  # whatever the library draws, adapters are drawn from their seed
-        model, report = pretrained.read("AutoModelForCausalLM", name, key, dtype="auto", output_loading_info=True)
+        model, report = pretrained.read(
+            "AutoModelForCausalLM", name, key, dtype="auto", output_loading_info=True, **safe
+        )
     if report["missing_keys"]:
         lacking = sorted(report["missing_keys"])
         raise ConfigError(key, f"{name!r} lacks weights, such as {lacking[0]!r} ({len(lacking)} in all)")

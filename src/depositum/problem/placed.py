@@ -9,13 +9,18 @@ from torch import Tensor, nn
 from depositum.problem.precision import Precision
 
 
+def has_base(model: nn.Module) -> bool:
+    """Whether most of a model is a frozen base, whose precision may follow that of the passes."""
+    return bool(getattr(model, "frozen_follows_precision", False))
+
+
 def placed(model: nn.Module, device: torch.device, dtype: torch.dtype, precision: Precision | None = None) -> nn.Module:
     """A copy of a model on a device, in a dtype.
 
     Frozen parameters are shared with the model itself where nothing has to change, so that a large base is in memory
     once. A model that says so (`frozen_follows_precision`) has them in bfloat16 where its passes are.
     """
-    halved = precision == "bf16" and getattr(model, "frozen_follows_precision", False)
+    halved = precision == "bf16" and has_base(model)
     copies: dict[int, Any] = {}
     # Module by module, and not by `named_buffers`: a model need not show those that are constants.
     for module in model.modules():

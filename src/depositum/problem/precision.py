@@ -16,12 +16,15 @@ from depositum.errors import ConfigError, listing, nearest
 Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 
-def resolve(precision: str, dtype: torch.dtype, device: torch.device) -> Precision:
-    """What `"auto"` means here, after refusing what cannot be: TF32 off the GPU, reduced precision of float64."""
+def resolve(precision: str, dtype: torch.dtype, device: torch.device, frozen: bool = False) -> Precision:
+    """What `"auto"` means here, after refusing what cannot be: TF32 off the GPU, reduced precision of float64.
+
+    `frozen` says that most of the model is a frozen base, which is held in bfloat16 where there is a GPU for it.
+    """
     if precision == "auto":
         if dtype == torch.float64:
             return "float64"
-        return "tf32" if device.type == "cuda" else "float32"
+        return "float32" if device.type != "cuda" else "bf16" if frozen else "tf32"
     if dtype == torch.float64:
         raise ConfigError("run.precision", f"{precision!r} given with dtype float64; it must be 'auto' there")
     if precision == "tf32" and device.type != "cuda":

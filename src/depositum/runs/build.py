@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from depositum import data, models
@@ -147,7 +148,8 @@ def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Ind
 def _start(config: Config, train: Samples, outputs: int, seed: int, base: Path | None) -> Tensor:
     """The initial model of a seed, `[d]`."""
     own = models.build(config.problem.model, tuple(train.inputs.shape[1:]), outputs, seed, base)
-    return Layout.of(own).row({k: p.detach() for k, p in own.named_parameters()})
+    layout = Layout.of(own)  # without parameters it is refused, by the problem
+    return layout.row({k: p.detach() for k, p in own.named_parameters()}) if layout.size else torch.empty(0)
 
 
 def _prepared(dataset: Dataset, model: Spec) -> tuple[Samples, Samples | None]:

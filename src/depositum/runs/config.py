@@ -231,6 +231,8 @@ class Config(Section):
                 f"{problem.dataset!r} given, but 'lora' needs text: 'dolly' or {{ instructions = … }}",
             )
         if not text:
+            if problem.loss == "tokens":
+                raise ConfigError("problem.loss", f"'tokens' given, but the dataset is no text: {problem.dataset!r}")
             return
         if problem.loss not in (None, "tokens"):
             raise ConfigError("problem.loss", f"{problem.loss!r} given; of a language model it is 'tokens'")

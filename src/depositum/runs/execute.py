@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -52,14 +51,17 @@ class RunResult:
     finished: bool
     diverged: list[Divergence]
 
-    def raise_if_diverged(self, alpha: Any) -> None:
-        """Say where seeds diverged, in one line."""
+    def raise_if_diverged(self, config: Config) -> None:
+        """Say where seeds diverged, in one line, and with which stepsize, by the method's own name for it."""
         if not self.diverged:
             return
+        settings = config.complete()["algorithm"]
+        key = next((key for key in ("alpha", "eta") if settings.get(key) is not None), None)
+        said = f"algorithm.{key} = {settings[key]}" if key else f"algorithm.name = {config.algorithm.name!r}"
         what = "; ".join(map(str, self.diverged))
         raise DivergedError(
-            f"algorithm.alpha = {alpha}: {what}; the last finite state is kept in "
-            f"{self.folder / checkpoint.CURRENT}; try a smaller alpha"
+            f"{said}: {what}; the last finite state is kept in {self.folder / checkpoint.CURRENT}; "
+            f"try a smaller {key or 'stepsize'}"
         )
 
 

@@ -25,6 +25,7 @@ from depositum.errors import ConfigError, listing, nearest
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
 from depositum.problem.gradients import Backend
+from depositum.problem.placed import has_base
 from depositum.problem.precision import resolve
 
 
@@ -92,7 +93,7 @@ class ProcessEngine:
                 self.batch_size,
                 device=self.device,
                 dtype=self.dtype,
-                precision=resolve(self.settings.precision, self.dtype, self.device),
+                precision=resolve(self.settings.precision, self.dtype, self.device, has_base(self.problem.model)),
                 backend=backend,
                 clients=self.clients,
             )
