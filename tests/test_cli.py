@@ -101,9 +101,8 @@ def test_diverging_run(config: Path) -> None:
     assert error.endswith("the last finite state is kept in out/state.safetensors; try a smaller alpha")
     assert "train loss" in result.out  # what there is is shown all the same
     # A method whose stepsize has another name is told of that one.
-    other = (
-        '[problem]\ndataset = "digits"\nclients = 4\n[algorithm]\nname = "prox-dasa"\neta = 1e38\n[run]\nsteps = 20\n'
-    )
+    problem = '[problem]\ndataset = "digits"\nmodel = "mlp"\nclients = 4\n'
+    other = f'{problem}[algorithm]\nname = "prox-dasa"\neta = 1e38\n[run]\nsteps = 20\n'
     Path("eta.toml").write_text(other)
     error = cli("run", "eta.toml", "--out", "eta").err.splitlines()[-1]
     assert error.startswith("error: algorithm.eta = 1e+38: seed 0 diverged: ")
