@@ -162,6 +162,12 @@ def test_wrong_setting(config: Path, settings: str | tuple[str, ...], key: str, 
     assert files(config.parent) == {**before, **{k: v for k, v in files(config.parent).items() if "pycache" in k}}
 
 
+def test_a_pattern_that_matches_no_parameter(config: Path) -> None:
+    error = one_line(cli("run", config, "--set", 'problem.regularizer={ l1 = {}, on = "none*" }', "--out", "run"))
+    assert error.startswith("problem.regularizer.on: 'none*' matches no parameter")
+    assert not Path("run").exists()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, so asking for one is no mistake")
 def test_gpu_that_is_not_there(config: Path) -> None:
     error = one_line(cli("run", config, "--set", "run.device=cuda", "--out", "run"))

@@ -154,7 +154,7 @@ class RowModel:
                 what = (
                     f"{self.loss.name!r} fails on outputs {_described(outputs)} and targets {_described(targets[:few])}"
                 )
-                with _blamed_on("loss", what):
+                with _blamed_on("problem.loss", what):
                     losses = self.loss.per_sample(outputs, targets[:few])
                 check_per_sample(losses, few)
 

@@ -116,7 +116,9 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
     if isinstance(loss, str):
         return LOSSES.parse(loss, "problem.loss").make()
     if not callable(loss):
-        raise ConfigError("loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)")
+        raise ConfigError(
+            "problem.loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)"
+        )
     name = getattr(loss, "__name__", type(loss).__name__)
     reduction = _reduction(loss)
     per_sample = loss if reduction is None else _PerSample(loss, reduction)
@@ -131,7 +133,7 @@ def check_per_sample(losses: Tensor, batch: int) -> None:
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if shape != (batch,):
         raise ConfigError(
-            "loss",
+            "problem.loss",
             f"returned shape {shape} for {batch} samples; it must return one value per sample, "
             f"shape ({batch},): use reduction='none'",
         )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from depositum.data import Samples
-from depositum.errors import ConfigError, listing
+from depositum.errors import ConfigError, RegularizerError, listing
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.placed import placed
@@ -90,7 +90,10 @@ class Problem:
             raise ConfigError("problem.clients", "a client has no samples; every client needs at least one")
         if not self.layout.size:
             raise ConfigError("problem.model", "the model has no trainable parameters")
-        bound = self.regularizer.bind(self.layout) if any(self.betas) else Zero()
+        try:
+            bound = self.regularizer.bind(self.layout) if any(self.betas) else Zero()
+        except RegularizerError as error:
+            raise RegularizerError(f"problem.regularizer.{error.key}", error.problem) from None
         object.__setattr__(self, "regularizer", bound)
 
     @property
