@@ -147,6 +147,26 @@ def test_a_compiler_that_fails_halfway_leaves_no_trace(monkeypatch: pytest.Monke
     assert plain.costs == asked.costs
 
 
+def test_trials_that_lack_memory_are_to_be_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several, and whoever runs them is told, to run fewer at once; one runs without what does not fit.
+
+    Breaks if many seeds run slowly because the compiled form of all of them did not fit.
+    """
+
+    def short(self: Accelerator, kind: str) -> Callable[[], None]:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Accelerator, "_compiled_program", short)
+    several, one = (start("depositum", seeds) for seeds in ((0, 5), (0,)))
+    for sim in (several, one):
+        sim.settings = dataclasses.replace(sim.settings, compile="always")
+    with pytest.raises(torch.OutOfMemoryError):
+        several.advance(3)
+    with pytest.warns(RuntimeWarning, match="OutOfMemoryError"):
+        one.advance(3)
+    assert apart(advanced(start("depositum", (0,)), 3), one) == 0.0
+
+
 class AsksForValues(Monitor):
     """Something that wants to know a number while the device works, which no compiler can follow."""
 

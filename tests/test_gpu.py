@@ -9,6 +9,7 @@ from torch import nn
 
 import depositum as dp
 from depositum import models
+from depositum.algorithms import State
 from depositum.engines import EngineSettings, Monitor, Simulator
 from depositum.engines.mixing import Exchange
 from depositum.metrics.measures import consensus
@@ -113,6 +114,35 @@ def test_what_cannot_be_captured_runs_without_and_says_so() -> None:
     with pytest.warns(RuntimeWarning, match="cannot be captured"):
         fast.advance(10)
     assert apart(fast, plain) <= 1e-12
+
+
+class Greedy(Monitor):
+    """Wants more memory than there is while iterations are captured."""
+
+    def observe(self, state: State) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 45, device="cuda")
+        super().observe(state)
+
+
+def test_trials_whose_capture_lacks_memory_are_to_be_fewer() -> None:
+    """Several, and whoever runs them is told, to run fewer at once; one runs on without a capture."""
+
+    def greedy(seeds: tuple[int, ...], watch: type[Monitor] = Greedy) -> Simulator:
+        settings = EngineSettings("cuda", "float64", compile="never")
+        problem, method = seeded_problem(seeds), dp.Depositum(0.1, 0.5)
+        sim = Simulator(problem, dp.ring(N), method, period=2, batch_size=4, settings=settings)
+        sim.start()
+        sim.watch(watch(seeds, 20, sim.state))
+        return sim
+
+    with pytest.raises(torch.OutOfMemoryError):
+        greedy((0, 5)).advance(10)
+    plain, one = greedy((0,), Monitor), greedy((0,))
+    plain.advance(10)
+    with pytest.warns(RuntimeWarning, match="cannot be captured"):
+        one.advance(10)
+    assert apart(one, plain) <= 1e-12
 
 
 CONVOLUTIONS = {

@@ -101,7 +101,7 @@ class Accelerator:
                 program()
         except Exception as error:  # whatever the compiler meets in a person's own model
             program = None
-            _say("compiled", error)
+            self._run_without("compiled", error)
         if program is not None:
             self._programs[kind] = program
             self._compiled.add(kind)
@@ -160,9 +160,16 @@ class Accelerator:
         except Exception as error:
             self.captures = False
             torch.cuda.synchronize()
-            _say("captured in a CUDA graph", error)
+            self._run_without("captured in a CUDA graph", error)
             return
         self._graphs[kinds] = graph
+
+    def _run_without(self, what: str, error: Exception) -> None:
+        """Say what was not possible, and why. Of several trials that lack memory, fewer at once are the better way."""
+        if self.iteration.oracle.trials > 1 and _lacks_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        warnings.warn(f"the iterations cannot be {what}, and run without ({reason})", RuntimeWarning, stacklevel=4)
 
 
 @contextmanager
@@ -192,6 +199,8 @@ def trace(iteration: Iteration, kind: str) -> torch.fx.GraphModule:
     return make_fx(body, tracing_mode="fake", _allow_non_fake_inputs=True)(*iteration.tensors())
 
 
-def _say(what: str, error: Exception) -> None:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    warnings.warn(f"the iterations cannot be {what}, and run without ({reason})", RuntimeWarning, stacklevel=4)
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is a device without room: a capture that ends so can fail once more."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
