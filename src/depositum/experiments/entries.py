@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def deviations(self) -> float | None:
-        """Ours less the paper's, in √(s₁² + s₂²); the paper's deviation counts as 0 where it prints none."""
+        """Ours less the paper's, in √(s₁² + s₂²); of one seed, or where the paper prints none, it counts as 0."""
         if self.values is None or self.paper is None:
             return None
         m, s = moments(self.values)

@@ -196,8 +196,8 @@ def _best(made: Made, entries: Sequence[Entry]) -> int | None:
 
 
 EXPLAINED = (
-    "Mean ± sample standard deviation over seeds; in brackets the paper's, and ours less the paper's in combined "
-    "standard deviations σ = √(s₁² + s₂²) (s₂ = 0 where the paper prints none)."
+    "Mean ± sample standard deviation over seeds, a number without one being of one seed; in brackets the paper's, and "
+    "ours less the paper's in combined standard deviations σ = √(s₁² + s₂²), one that is not known counting as 0."
 )
 OTHER_SCALE = "Mean ± sample standard deviation over seeds; in brackets the paper's."
 GAPS = (
