@@ -1,14 +1,22 @@
 """The one grammar of things chosen by name."""
 
+import inspect
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pytest
+import tomli_w
 from pydantic import PositiveInt
 
+from depositum.algorithms.schedules import SCHEDULES
+from depositum.data import DATASETS, PARTITIONS
 from depositum.errors import ConfigError
+from depositum.models import MODELS
+from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.registry import Registry
+from depositum.regularizers import REGULARIZERS
 
 
 @pytest.fixture
@@ -133,3 +141,31 @@ def test_a_catch_all_is_not_a_missing_argument(shapes):
     assert shapes.parse("open", "key").make(2) == (2, 1, {})
     with pytest.raises(ConfigError, match="it can be 'size'"):
         shapes.parse({"open": {"colour": "red"}}, "key")
+
+
+def test_defaults_are_written_out(shapes) -> None:
+    """All that a person may set and that has a value, in the order of the parameters; other names are left alone."""
+    full = {"box": {"width": 2.0, "corners": 4, "sides": (), "style": "plain"}}
+    assert shapes.with_defaults({"box": 2.0}) == shapes.with_defaults(full) == full
+    assert list(shapes.with_defaults({"box": {"style": "round"}})["box"]) == ["width", "corners", "sides", "style"]
+    assert shapes.with_defaults({"ball": 1.5}) == {"ball": {"radius": 1.5}}
+    for alone in ("dot", "cloud", "mine.py:Shape", {"mine.py:Shape": {"a": 1}}, {"a": 1, "b": 2}):
+        assert shapes.with_defaults(alone) == alone
+    assert shapes.with_defaults({"box": {"colour": "red"}})["box"]["colour"] == "red"  # which `parse` refuses
+
+
+@pytest.mark.parametrize("registry", [DATASETS, MODELS, PARTITIONS, TOPOLOGIES, MIXINGS, SCHEDULES, REGULARIZERS])
+def test_defaults_written_out_are_what_would_be_used(registry: Registry) -> None:
+    """A configuration that is run again from its own file is the same: types are accepted, values are the factory's."""
+    for name in registry:
+        needed = {k: 1.0 for k, p in registry.parameters(name).items() if p.default is inspect.Parameter.empty}
+        if name in ("instructions", "lora"):
+            needed = dict.fromkeys(needed, "a-name")
+        if "steps" in needed or "every" in needed:
+            needed |= {k: 3 for k in ("steps", "every") if k in needed}
+        written = registry.with_defaults({name: needed})
+        again = registry.parse(tomllib.loads(tomli_w.dumps({"v": written}))["v"], "key")
+        own = {k: p.default for k, p in registry.parameters(name).items()} | needed
+        assert again.arguments == {
+            k: list(v) if isinstance(again.arguments[k], list) else v for k, v in own.items() if v is not None
+        }

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from depositum import models
 from depositum.engines import Callback, Loop
 from depositum.runs import build_simulator, load
+from depositum.runs.reading import dump, parse
 from tests.small_runs import Killed, KilledAt, outcome, train, write_config
 
 # What a run leaves
@@ -28,17 +29,17 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
     assert written == {
         "problem": {
             "dataset": "digits",
-            "model": "linear",
+            "model": {"linear": {"bias": True}},
             "clients": 10,
             "weighting": "uniform",
             "regularizer": "zero",
             "beta": 1e-5,
             "holdout": 0.0,
         },
-        "network": {"topology": "ring", "mixing": "metropolis", "drop": 0.0},
+        "network": {"topology": {"ring": {"hops": 1}}, "mixing": "metropolis", "drop": 0.0},
         "algorithm": {
             "name": "depositum",
-            "alpha": {"cosine": {"start": 0.1, "steps": 3}},
+            "alpha": {"cosine": {"start": 0.1, "steps": 3, "end": 0.0}},
             "gamma": 0.5,
             "momentum": "polyak",
             "start": "average",
@@ -60,10 +61,38 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
         "metrics": {"costly_every": 0},
         "processes": {"timeout": 30.0, "send": "float32", "evaluate": "scalars"},
     }
-    assert load(tmp_path / "first" / "config.toml").complete() == load(config).complete()
+    assert dump(load(tmp_path / "first" / "config.toml")) == dump(load(config))
     train(tmp_path / "first" / "config.toml", tmp_path / "second")
     assert outcome(tmp_path / "second") == outcome(tmp_path / "first")
     assert (tmp_path / "second" / "config.toml").read_text() == (tmp_path / "first" / "config.toml").read_text()
+
+
+def test_config_has_the_defaults_of_what_is_chosen_by_name(tmp_path: Path) -> None:
+    """Written shortly or in full it is the same run, whose defaults a later version may not change unseen."""
+    short = {
+        "problem": {
+            "dataset": {"synthetic": 80},
+            "model": "mlp",
+            "partition": {"dirichlet": 0.5},
+            "regularizer": [{"mcp": 2.0, "on": "*weight"}, {"l1": {}, "on": "*bias"}],
+        },
+        "network": {"topology": "ring"},
+        "algorithm": {"alpha": {"power": 0.3}},
+    }
+    full = {
+        "problem": {
+            "dataset": {"synthetic": {"samples": 80, "features": 20, "classes": 10, "separation": 4.0, "seed": 0}},
+            "model": {"mlp": {"hidden": [128, 64]}},
+            "partition": {"dirichlet": {"theta": 0.5}},
+            "regularizer": [{"mcp": {"lam": 2.0, "theta": 5.0}, "on": "*weight"}, {"l1": {}, "on": "*bias"}],
+        },
+        "network": {"topology": {"ring": {"hops": 1}}},
+        "algorithm": {"alpha": {"power": {"start": 0.3, "power": 0.5, "offset": 1.0}}},
+    }
+    written = tomllib.loads(dump(parse(short)))
+    for section, keys in full.items():
+        assert {key: written[section][key] for key in keys} == keys
+    assert dump(parse(full)) == dump(parse(short)) == dump(parse(written))
 
 
 @pytest.mark.parametrize("model", ["linear", "own_model:normalised"])

@@ -105,6 +105,27 @@ class Registry(Generic[T]):
                 raise ConfigError(f"{key}.{name}.{k}", f"missing; write {{ {name} = {{ {k} = … }} }}")
         return Choice(name, self._factories[name], arguments)
 
+    def with_defaults(self, spec: Spec) -> Spec:
+        """A checked choice with the arguments that were left to their defaults, but those whose default is "not set".
+
+        Whatever is none of the names registered here (a file, code of a person's own) is returned as it is.
+
+        >>> from depositum.regularizers import REGULARIZERS
+        >>> REGULARIZERS.with_defaults({"mcp": 2.0}), REGULARIZERS.with_defaults("l1")
+        ({'mcp': {'lam': 2.0, 'theta': 5.0}}, 'l1')
+        """
+        if isinstance(spec, Mapping) and len(spec) != 1:
+            return spec
+        name, value = (spec, {}) if isinstance(spec, str) else next(iter(spec.items()))
+        parameters = self.parameters(name) if name in self else {}
+        if not parameters:
+            return spec
+        given = value if isinstance(value, Mapping) else {next(iter(parameters)): value}
+        defaults = {k: p.default for k, p in parameters.items() if p.default not in (None, inspect.Parameter.empty)}
+        ordered = [k for k in parameters if k in defaults or k in given]
+        arguments = {**dict.fromkeys(ordered), **defaults, **given}
+        return {name: arguments} if arguments else name
+
     def _split(self, spec: Spec, key: str) -> tuple[str, Any]:
         if isinstance(spec, str):
             return spec, {}

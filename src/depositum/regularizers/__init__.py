@@ -93,6 +93,25 @@ def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regular
     return Groups(parts)
 
 
+def with_defaults(spec: Spec | Sequence[Spec]) -> Spec | list[Spec]:
+    """What a person chose, with the arguments that were left to their defaults.
+
+    >>> with_defaults([{"mcp": {}, "on": "*.weight"}])
+    [{'mcp': {'lam': 1.0, 'theta': 5.0}, 'on': '*.weight'}]
+    """
+    if not isinstance(spec, str | Mapping):
+        return [_one_with_defaults(part) for part in spec]
+    return _one_with_defaults(spec)
+
+
+def _one_with_defaults(spec: Spec) -> Spec:
+    beside = {} if isinstance(spec, str) else {k: spec[k] for k in _BESIDE if k in spec}
+    if not beside:
+        return REGULARIZERS.with_defaults(spec)
+    complete = REGULARIZERS.with_defaults({k: v for k, v in spec.items() if k not in beside})  # type: ignore[union-attr]
+    return {**({complete: {}} if isinstance(complete, str) else complete), **beside}
+
+
 def _build_one(spec: Spec, key: str) -> Regularizer:
     """One name or table, with the keys beside the name."""
     beside: dict[str, Any] = {}

@@ -9,11 +9,22 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from depositum import data
+from depositum import data, models, networks, regularizers
+from depositum.algorithms.schedules import SCHEDULES
 from depositum.data.own import CLIENT
 from depositum.errors import ConfigError, listing, nearest
+from depositum.registry import Registry
 from depositum.runs.config import Config, Held
 from depositum.runs.override import for_method, register_own_method
+
+#: Where something is chosen by its name alone. (Beside a regularizer's name stand other keys.)
+BY_NAME: tuple[tuple[str, str, Registry[Any]], ...] = (
+    ("problem", "dataset", data.DATASETS),
+    ("problem", "model", models.MODELS),
+    ("problem", "partition", data.PARTITIONS),
+    ("network", "topology", networks.TOPOLOGIES),
+    ("network", "mixing", networks.MIXINGS),
+)
 
 
 def parse(table: Mapping[str, Any]) -> Config:
@@ -111,8 +122,16 @@ def apply_override(table: dict[str, Any], override: str) -> None:
 
 
 def dump(config: Config) -> str:
-    """The complete configuration as TOML."""
-    return tomli_w.dumps(config.complete())
+    """The complete configuration as TOML, what is chosen by name with all its arguments."""
+    table = config.complete()
+    for section, key, registry in BY_NAME:
+        if key in table.get(section, {}):
+            table[section][key] = registry.with_defaults(table[section][key])
+    table["problem"]["regularizer"] = regularizers.with_defaults(table["problem"]["regularizer"])
+    for key, value in table["algorithm"].items():
+        if isinstance(value, dict):  # numbers stand there otherwise, and names
+            table["algorithm"][key] = SCHEDULES.with_defaults(value)
+    return tomli_w.dumps(table)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
