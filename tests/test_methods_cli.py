@@ -85,10 +85,13 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
     [
         ({"extr": {"run": {"period": 1}}}, "override.extr: is no method"),
         ({"extra": {"rnu": {"period": 1}}}, "override.extra.rnu: unknown section"),
-        ({"extra": {"run": {"perod": 1}}}, "run.perod: unknown key"),
+        ({"extra": {"run": {"perod": 1}}}, "override.extra.run.perod: unknown key"),
+        ({"gut": {"algorithm": {"alpa": 1.0}}}, "override.gut.algorithm.alpa: unknown key; it can be 'alpha', "),
+        ({"smooth": {"problem": {"bta": 0.0}}}, "override.smooth.problem.bta: unknown key"),
     ],
 )
 def test_wrong_overrides_are_refused(override: dict, said: str, tmp_path: Path) -> None:
+    """Those of methods that are not run too: they would be found when somebody at last runs them."""
     config = write_config(tmp_path / "c.toml", override=override)
     result = cli("compare", config, "--methods", "depositum,extra", "--out", tmp_path / "all")
     assert result.code == 2

@@ -4,6 +4,7 @@
 need a convex one) or `server`. A method's own part wins over its traits'.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from depositum.own_code import own
 TRAITS = ("smooth", "convex", "server")
 
 
-def for_method(table: dict[str, Any], sections: list[str], method: str | None = None) -> dict[str, Any]:
+#: The sections of a configuration and their keys.
+Sections = Mapping[str, Collection[str]]
+
+
+def for_method(table: dict[str, Any], sections: Sections, method: str | None = None) -> dict[str, Any]:
     """The plain table of one method: the base's own, or `method` in its place.
 
     Another method than the base's has none of the base's hyper-parameters, and one with a server not its network.
@@ -55,7 +60,8 @@ def register_own_method(table: dict[str, Any], base: Path) -> None:
     ALGORITHMS.register(name)(kind)
 
 
-def _check(parts: Any, sections: list[str]) -> None:
+def _check(parts: Any, sections: Sections) -> None:
+    """Refuse what no method could use, of those too that are not run."""
     if not isinstance(parts, dict):
         raise ConfigError("override", f"{parts!r} given; it must be tables [override.METHOD.SECTION]")
     allowed = [*TRAITS, *ALGORITHMS]
@@ -72,3 +78,13 @@ def _check(parts: Any, sections: list[str]) -> None:
                 )
             if not isinstance(values, dict):
                 raise ConfigError(f"override.{key}.{section}", f"{values!r} given; it must be a table")
+            if section != "algorithm":
+                _check_keys(f"override.{key}.{section}", values, sections[section])
+            elif key in ALGORITHMS:
+                _check_keys(f"override.{key}.{section}", values, ALGORITHMS.parameters(key))
+
+
+def _check_keys(place: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{place}.{key}", f"unknown key; it can be {listing(known)}{nearest(key, known)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms.schedules import SCHEDULES
@@ -17,6 +17,8 @@ from depositum.registry import Registry
 from depositum.runs.config import Config, Held
 from depositum.runs.override import for_method, register_own_method
 
+#: Every section's keys; beside a method's name stand its own.
+SECTIONS = {name: list(type(section).model_fields) for name, section in Config()}
 #: Where something is chosen by its name alone. (Beside a regularizer's name stand other keys.)
 BY_NAME: tuple[tuple[str, str, Registry[Any]], ...] = (
     ("problem", "dataset", data.DATASETS),
@@ -60,7 +62,7 @@ def from_table(
     """The configuration that a file's table means, checked in full; its paths start from `base`."""
     base = base or Path()
     register_own_method(table, base)
-    table = for_method(table, list(Config.model_fields), method)
+    table = for_method(table, SECTIONS, method)
     config = parse(_with_absolute_paths(table, base))
     config.check(base, held)
     return config
@@ -165,11 +167,7 @@ def _one_line(error: ValidationError) -> ConfigError:
     location = [str(part) for part in first["loc"][:2]]
     key, value = ".".join(location), first["input"]
     if first["type"] == "extra_forbidden":
-        section = Config.model_fields.get(location[0])
-        kind = section.annotation if section is not None else None
-        known = list(
-            kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else Config.model_fields
-        )
+        known = SECTIONS[location[0]] if len(location) > 1 else list(SECTIONS)
         what = "key" if len(location) > 1 else "section"
         return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
     alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
