@@ -7,8 +7,6 @@ differ by rounding only; on a CPU the fastest is found by trying. A model that c
 (`forward_rows`) is asked to, in the place of `vmap`.
 """
 
-import itertools
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
@@ -19,6 +17,7 @@ from torch.func import functional_call, vmap
 
 from depositum.errors import ConfigError
 from depositum.layout import Layout
+from depositum.problem import row_loop
 from depositum.problem.backends import Backend as Backend
 from depositum.problem.backends import fastest
 from depositum.problem.batched import batched
@@ -65,8 +64,7 @@ class RowModel:
             for name, module in model.named_modules()
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and f"{name}.weight" in self.layout.names
         ]
-        self._number = next(_numbers)
-        _numbered[self._number] = self
+        self._number = row_loop.MODELS.add(self)
 
     def gradients(
         self,
@@ -107,7 +105,7 @@ class RowModel:
         if shared:
             inputs, targets = _for_each(x, inputs), _for_each(x, targets)
         own = [buffers[name] for name in buffers]
-        out, *new = _loop(self._number, x, inputs, targets, weights, own, train, noise)
+        out, *new = row_loop.loop(self._number, x, inputs, targets, weights, own, train, noise)
         return out, dict(zip(buffers, new, strict=True))
 
     def evaluate(self, x: Tensor, inputs: Tensor, targets: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
@@ -264,9 +262,10 @@ class RowModel:
         out = torch.cat([part.reshape(len(x), -1) for part in parts], dim=1)
         return out, {k: b.detach() for k, b in new.items()}
 
-    def _gradients_loop(
+    def gradients_one_by_one(
         self, x: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor, buffers: Buffers, noise: Tensor | None
     ) -> tuple[Tensor, Buffers]:
+        """As `gradients`, of one row after another: what the operation `row_loop.loop` does."""
         out = torch.empty_like(x)
         new = {k: b.clone() for k, b in buffers.items()}
         generators = TorchGenerators(self.device) if noise is not None else None
@@ -300,57 +299,6 @@ def _channels_last(filters: Tensor) -> Tensor:
     return torch.empty_strided(
         filters.shape, (c * h * w, 1, c * w, c), dtype=filters.dtype, device=filters.device
     ).copy_(filters)
-
-
-# The loop is one operation to whoever traces it, and finds its model by a number. Unrolled over clients, it would take
-# minutes to compile, and gain little.
-
-_numbers = itertools.count()
-_numbered: weakref.WeakValueDictionary[int, RowModel] = weakref.WeakValueDictionary()
-
-
-@torch.library.custom_op("depositum::loop", mutates_args=())
-def _loop(
-    number: int,
-    x: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    buffers: Sequence[Tensor],
-    train: bool,
-    noise: Tensor | None,
-) -> list[Tensor]:
-    rows = _numbered[number]
-    rows.model.train(train)
-    named = dict(zip((name for name, _ in rows.model.named_buffers()), buffers, strict=True))
-    with forward_backward(rows.precision), _autograd():
-        out, new = rows._gradients_loop(x, inputs, targets, weights, named, noise)
-    return [out, *new.values()]
-
-
-@_loop.register_fake
-def _(
-    number: int,
-    x: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    weights: Tensor,
-    buffers: Sequence[Tensor],
-    train: bool,
-    noise: Tensor | None,
-) -> list[Tensor]:
-    return [torch.empty_like(x), *(torch.empty_like(buffer) for buffer in buffers)]
-
-
-@contextmanager
-def _autograd() -> Iterator[None]:
-    """Let autograd see what is done inside of an operator, which torch hides from it."""
-    here = torch._C
-    hidden = here._dispatch_tls_local_exclude_set()
-    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
-        hidden = hidden.remove(getattr(here.DispatchKey, key))
-    with here._ForceDispatchKeyGuard(here._dispatch_tls_local_include_set(), hidden):
-        yield
 
 
 @contextmanager

@@ -5,13 +5,12 @@ captured as ever; the bus, not the GPU, then sets the pace.
 """
 
 import importlib.util
-import itertools
-import weakref
 
 import torch
 from torch import Tensor
 
 from depositum.errors import ConfigError
+from depositum.problem.numbered import Numbered
 
 #: The share of the GPU's memory that samples may take; the rest is for models and activations.
 RESIDENT_SHARE = 0.4
@@ -38,8 +37,7 @@ class Streamed:
             )
         self.host = samples.contiguous().pin_memory()
         self.device, self.dtype, self.shape = device, samples.dtype, samples.shape
-        self._number = next(_numbers)
-        _numbered[self._number] = self
+        self._number = HELD.add(self)
 
     def __len__(self) -> int:
         return len(self.host)
@@ -61,20 +59,18 @@ class Streamed:
         return self if dtype == self.dtype else Streamed(self.host.to(dtype), self.device)
 
 
-# The operation finds its samples by a number: whoever traces it need not know of memory on another device.
-
-_numbers = itertools.count()
-_numbered: weakref.WeakValueDictionary[int, Streamed] = weakref.WeakValueDictionary()
+#: By which the operation finds its samples: whoever traces it need not know of memory on another device.
+HELD = Numbered[Streamed]()
 
 
 @torch.library.custom_op("depositum::gather", mutates_args=())
 def _gather(number: int, indices: Tensor) -> Tensor:
     from depositum.kernels.gather import gather
 
-    return gather(_numbered[number].host, indices)
+    return gather(HELD[number].host, indices)
 
 
 @_gather.register_fake
 def _(number: int, indices: Tensor) -> Tensor:
-    host = _numbered[number].host
+    host = HELD[number].host
     return indices.new_empty(*indices.shape, *host.shape[1:], dtype=host.dtype)
