@@ -42,6 +42,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     # names of keys and sections
     ("problem.clinets=3", "problem.clinets", "unknown key; it can be 'dataset', .*; did you mean 'clients'?"),
     ("problme.clients=3", "problme", "unknown section; it can be 'problem', .*; did you mean 'problem'?"),
+    ("overide.extra.run.period=1", "overide", "unknown section; .*; did you mean 'override'?"),
     ("algorithm.alhpa=0.1", "algorithm.alhpa", "unknown key; it can be 'alpha', .*; did you mean 'alpha'?"),
     ("algorithm.alpha={cosine={start=0.1, steps=3, edn=0}}", "algorithm.alpha.cosine.edn", "did you mean 'end'?"),
     ("network.topology={ring={hop=2}}", "network.topology.ring.hop", "did you mean 'hops'?"),

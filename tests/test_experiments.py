@@ -385,6 +385,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
         (("mine.toml", "--only", "alpha=small", "--only", "large"), "no cell of 'mine' is all of that"),
         (("mine.toml", "--seeds", "3"), "--seeds: 3 given; it must be from 1 to 2"),
         (("mine.toml", "--set", "run.stepz=1"), "run.stepz: unknown key"),
+        (("mine.toml", "--set", "algorithm.alpha=0.3"), "would be the same; leave out what the sweep sets"),
         (("all", "--out", "x"), "--out: is for one experiment"),
     ):
         said = cli("reproduce", *arguments)

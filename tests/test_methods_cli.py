@@ -88,6 +88,8 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
         ({"extra": {"run": {"perod": 1}}}, "override.extra.run.perod: unknown key"),
         ({"gut": {"algorithm": {"alpa": 1.0}}}, "override.gut.algorithm.alpa: unknown key; it can be 'alpha', "),
         ({"smooth": {"problem": {"bta": 0.0}}}, "override.smooth.problem.bta: unknown key"),
+        ({"extra": {"algorithm": {"name": "fedavg"}}}, "override.extra.algorithm.name: unknown key"),
+        ({"smooth": {"algorithm": {"name": "fedavg"}}}, "override.smooth.algorithm.name: unknown key"),
     ],
 )
 def test_wrong_overrides_are_refused(override: dict, said: str, tmp_path: Path) -> None:
@@ -97,6 +99,24 @@ def test_wrong_overrides_are_refused(override: dict, said: str, tmp_path: Path) 
     assert result.code == 2
     assert said in result.err
     assert not (tmp_path / "all").exists()
+
+
+def test_the_command_line_has_the_last_word_of_one_run(tmp_path: Path) -> None:
+    """What is set there is what is run; of many methods, it changes the base, and each keeps its own part."""
+    path = write_config(tmp_path / "c.toml", override={"depositum": {"run": {"steps": 3}}})
+    assert load(path).run.steps == 3
+    assert load(path, ["run.steps=9"]).run.steps == 9
+    assert load(path, ["override.depositum.run.steps=5"]).run.steps == 5
+    steps = {name: load(path, ["run.steps=9"], name).run.steps for name in ("depositum", "deepstorm")}
+    assert steps == {"depositum": 3, "deepstorm": 9}
+
+
+@pytest.mark.parametrize("option", [("--methods", "extra"), ("--set", "run.steps=3")])
+def test_options_for_a_configuration_are_refused_with_folders(option: tuple[str, str], tmp_path: Path) -> None:
+    """Left aside, they would let somebody believe the table is of what was asked."""
+    result = cli("compare", tmp_path / "a", tmp_path / "b", *option)
+    assert result.code == 2
+    assert f"{option[0]}: {option[1]} given; folders hold runs as they are" in result.err
 
 
 def test_an_unknown_method_to_compare(tmp_path: Path) -> None:

@@ -24,8 +24,11 @@ def command(
         typer.Argument(metavar="DIR… | CONFIG.toml", help="Folders of runs, or a configuration.", show_default=False),
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="With CONFIG.toml: methods to run on it, with commas between; or all.")
-    ] = "all",
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="With CONFIG.toml: methods to run on it, with commas between (default all)."
+        ),
+    ] = None,
     overrides: Overrides = None,
     out: Annotated[
         Path | None,
@@ -52,8 +55,11 @@ def command(
         figure = folder / "compare.png"
         if not any((folder / name / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure(figure, force)  # it is none of this command's
-        frames = run_methods(runs[0], _chosen(methods), overrides or [], folder)
+        frames = run_methods(runs[0], _chosen(methods or "all"), overrides or [], folder)
     else:
+        for option, given in (("--methods", methods), ("--set", " ".join(overrides or []))):
+            if given:
+                raise ConfigError(option, f"{given} given; folders hold runs as they are, it is for CONFIG.toml")
         figure = out or Path("compare.png")
         check_figure(figure, force)
         frames = {name: read_history(path) for name, path in zip(_labels(runs), runs, strict=True)}

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Options:
 
 def cells(experiment: Experiment, options: Options) -> list[Cell]:
     """All cells of an experiment, in order of its axes; hyper-parameters that are tuned are not set yet."""
-    made = []
+    made, without = [], []
     quick = experiment.quick if options.quick else None
     for values in itertools.product(*(axis.values for axis in experiment.sweep)):
         labels = {axis.axis: value.label for axis, value in zip(experiment.sweep, values, strict=True)}
@@ -54,9 +55,23 @@ def cells(experiment: Experiment, options: Options) -> list[Cell]:
                 apply(table, value.quick, f"{experiment.id}: sweep {value.label!r}")
             if quick.seeds is not None:
                 table["run"]["seeds"] = list(quick.seeds)
+        without.append(copy.deepcopy(table))
         override(table, options)
         made.append(Cell(labels, table))
+    _check_apart(made, without, options)
     return made
+
+
+def _check_apart(made: Sequence[Cell], without: Sequence[dict[str, Any]], options: Options) -> None:
+    """Refuse `--set` of what an axis is about: cells would have labels that are not true of them."""
+    found: dict[str, int] = {}
+    for place, cell in enumerate(made):
+        first = found.setdefault(json.dumps(cell.table, sort_keys=True, default=str), place)
+        if without[first] != without[place]:
+            raise ConfigError(
+                f"--set {' '.join(options.overrides)}",
+                f"{made[first].name!r} and {cell.name!r} would be the same; leave out what the sweep sets",
+            )
 
 
 def override(table: dict[str, Any], options: Options) -> None:

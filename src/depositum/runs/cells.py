@@ -6,6 +6,7 @@ length, so that they can be trials of one simulator. Each has a folder of its ow
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from depositum.runs.execute import (
     metric_settings,
     why_finished,
 )
+from depositum.runs.lock import alone_in
 from depositum.runs.seed_groups import divided
 
 #: Keys in which cells may differ besides the numbers of their method.
@@ -87,18 +89,21 @@ def execute_cells(
     """
     if len({folder.absolute() for folder in folders}) < len(folders):
         raise RunError(f"two of {len(folders)} runs have the same folder; give each its own")
-    cells = [Cell(config, folder, keep_end) for config, folder in zip(configs, folders, strict=True)]
-    runner = _Runner(base, callbacks, say, on_loop, keep_end)
-    for places in together(configs):
-        unfinished = []
-        for cell in (cells[place] for place in places):
-            if cell.is_finished():
-                say(f"{cell.out}: nothing to do, {why_finished(cell.reached.snapshot)}")
-            else:
-                unfinished.append(cell)
-        for group in _alike(unfinished):
-            runner.run(group)
-    return [cell.result() for cell in cells]
+    with ExitStack() as held:
+        for folder in folders:
+            held.enter_context(alone_in(folder))
+        cells = [Cell(config, folder, keep_end) for config, folder in zip(configs, folders, strict=True)]
+        runner = _Runner(base, callbacks, say, on_loop, keep_end)
+        for places in together(configs):
+            unfinished = []
+            for cell in (cells[place] for place in places):
+                if cell.is_finished():
+                    say(f"{cell.out}: nothing to do, {why_finished(cell.reached.snapshot)}")
+                else:
+                    unfinished.append(cell)
+            for group in _alike(unfinished):
+                runner.run(group)
+        return [cell.result() for cell in cells]
 
 
 class _Runner:

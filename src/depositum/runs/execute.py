@@ -19,6 +19,7 @@ from depositum.runs.build import build_simulator
 from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
 from depositum.runs.folder import RunFolder
+from depositum.runs.lock import alone_in
 
 
 class Keeper(Callback):
@@ -91,8 +92,22 @@ def execute(
         Whether the last state and the models are written, which can take longer than the run. Without them it cannot be
         extended, and is run again from its last checkpoint if asked for once more.
     """
-    folder = RunFolder(out)
-    folder.check(config)
+    with alone_in(out):
+        folder = RunFolder(out)
+        folder.check(config)
+        return _execute(config, folder, base, callbacks, say, on_loop, keep_end)
+
+
+def _execute(
+    config: Config,
+    folder: RunFolder,
+    base: Path | None,
+    callbacks: Sequence[Callback],
+    say: Callable[[str], None],
+    on_loop: Callable[[Loop], None],
+    keep_end: bool,
+) -> RunResult:
+    out = folder.path
     if not seed_groups.divided(config, out):
         seed_groups.forget(config, out)
         try:

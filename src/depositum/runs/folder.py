@@ -17,7 +17,7 @@ from torch import nn
 from depositum.errors import ConfigError, RunError
 from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
-from depositum.runs import checkpoint
+from depositum.runs import checkpoint, lock
 from depositum.runs.config import Config
 from depositum.runs.reading import differences, dump, parse
 
@@ -81,11 +81,20 @@ class RunFolder:
 
     def claim(self, config: Config, by: str = "") -> None:
         """Make a checked folder this run's; `by` tells apart those who may do so at the same time."""
+        self._make()
+        self._write("config.toml", dump(config), by)
+
+    def take(self, config: Config) -> None:
+        """Make a checked folder this run's, and this process's until the end of `lock.alone_in`."""
+        self._make()
+        lock.hold(self.path)
+        self.claim(config)
+
+    def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"--out {self.path}: cannot be written to ({error.strerror})") from None
-        self._write("config.toml", dump(config), by)
 
     def begin(self, config: Config, until: int | None, traced: bool = True) -> History:
         """Make a checked folder ready for a run that begins, or goes on from iteration `until`; return its history.
@@ -95,6 +104,7 @@ class RunFolder:
         The history is that of a run of this length which never stopped. So rows after the checkpoint go, and of a
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
+        self.take(config)
         until = -1 if until is None else until
         evaluations, metrics = config.run.evaluations(), config.metrics.settings(None)
         history = History(
@@ -108,7 +118,6 @@ class RunFolder:
             for record in _read(self.path / PERPLEXITIES)
             if record["iteration"] <= until and evaluations.due(record["iteration"])
         ]
-        self.claim(config)
         self._write(HISTORY, _csv(COLUMNS, history.records, header=True))
         if perplexities:
             self.write_table(PERPLEXITIES, tuple(perplexities[0]), perplexities)

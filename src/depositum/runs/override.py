@@ -78,6 +78,8 @@ def _check(parts: Any, sections: Sections) -> None:
                 )
             if not isinstance(values, dict):
                 raise ConfigError(f"override.{key}.{section}", f"{values!r} given; it must be a table")
+            if section == "algorithm" and "name" in values:
+                raise ConfigError(f"override.{key}.algorithm.name", "unknown key; the name of a part is its method's")
             if section != "algorithm":
                 _check_keys(f"override.{key}.{section}", values, sections[section])
             elif key in ALGORITHMS:

@@ -51,18 +51,26 @@ def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, h
         raise ConfigError(str(path), f"cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
-    for override in overrides:
-        apply_override(table, override)
-    return from_table(table, path.parent, method, held)
+    return from_table(table, path.parent, method, held, overrides)
 
 
 def from_table(
-    table: dict[str, Any], base: Path | None = None, method: str | None = None, held: Held | None = None
+    table: dict[str, Any],
+    base: Path | None = None,
+    method: str | None = None,
+    held: Held | None = None,
+    overrides: Sequence[str] = (),
 ) -> Config:
     """The configuration that a file's table means, checked in full; its paths start from `base`."""
     base = base or Path()
+    for override in overrides:
+        apply_override(table, override)
     register_own_method(table, base)
     table = for_method(table, SECTIONS, method)
+    if method is None:  # of one run, the command line has the last word; of many methods, each keeps what is its own
+        for override in overrides:
+            if not override.startswith("override."):
+                apply_override(table, override)
     config = parse(_with_absolute_paths(table, base))
     config.check(base, held)
     return config
@@ -167,7 +175,7 @@ def _one_line(error: ValidationError) -> ConfigError:
     location = [str(part) for part in first["loc"][:2]]
     key, value = ".".join(location), first["input"]
     if first["type"] == "extra_forbidden":
-        known = SECTIONS[location[0]] if len(location) > 1 else list(SECTIONS)
+        known = SECTIONS[location[0]] if len(location) > 1 else [*SECTIONS, "override"]
         what = "key" if len(location) > 1 else "section"
         return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
     alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]

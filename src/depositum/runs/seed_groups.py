@@ -69,7 +69,7 @@ def divide(config: Config, out: Path, snapshot: Snapshot | None) -> None:
     folder, part = RunFolder(out), out / f"{FOLDER}{PART}"
     if (out / FOLDER).exists():
         raise RunError(f"{out / FOLDER}: is there already, and is no part of the run; its place is needed, move it")
-    folder.claim(config)
+    folder.take(config)
     shutil.rmtree(part, ignore_errors=True)
     for path, own in halves(config, part).items():
         half = RunFolder(path)

@@ -5,6 +5,7 @@ there is one of (`config.toml`, `history.csv`, the models); each rank writes its
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
 from depositum.runs.execute import RunResult, check_fits, is_finished, why_finished, write_models
 from depositum.runs.folder import RunFolder
+from depositum.runs.lock import alone_in
 from depositum.runs.log import RankLog
 from depositum.runs.own_files import build_own_problem
 from depositum.runs.reading import load
@@ -71,10 +73,26 @@ def execute_together(
     on_loop
         Given each rank's loop before it runs.
     """
-    folder, first = RunFolder(out), group.rank == 0
+    folder = RunFolder(out)
+    with ExitStack() as held:
+        with group.together("look at the folder"):
+            if group.rank == 0:
+                held.enter_context(alone_in(out))
+            folder.check(config)
+        return _execute(config, group, folder, base, callbacks, say, on_loop)
+
+
+def _execute(
+    config: Config,
+    group: Group,
+    folder: RunFolder,
+    base: Path | None,
+    callbacks: Sequence[Callback],
+    say: Callable[[str], None],
+    on_loop: Callable[[Loop], None],
+) -> RunResult:
+    out, first = folder.path, group.rank == 0
     say = say if first else lambda _: None
-    with group.together("look at the folder"):
-        folder.check(config)
     engine = _build(config, group, base)
     clients = engine.clients
     latest = _agreed(group, out, config.problem.clients, clients)
