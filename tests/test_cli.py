@@ -237,7 +237,7 @@ def test_theory(config: Path) -> None:
     assert "what would make each hold:" in result.out
     line = next(line for line in result.out.splitlines() if line.startswith("largest α"))
     alpha = float(line.split(": ")[1].split()[0])
-    smaller = cli("theory", config, "--set", f"algorithm.alpha={0.99 * alpha}")
+    smaller = cli("theory", config, "--set", f"algorithm.alpha={alpha}")  # as it is printed
     assert smaller.code == 0
     assert "all conditions hold" in smaller.out
     assert "│ no" not in smaller.out
@@ -252,6 +252,26 @@ def test_theory_of_what_it_does_not_cover(config: Path) -> None:
     assert "0.2, 0.001, 0.5" in result.out  # the largest α of the schedule
     assert "note: the theorem is of a constant α" in result.out
     assert "note: the theorem is of start = 'average'; this configuration has 'local'" in result.out
+
+
+@pytest.mark.parametrize(
+    ("key", "of"), [("network.drop=0.5", "of all links together"), ("network.topology=one-peer-exponential", "mean")]
+)
+def test_theory_of_a_network_that_changes(config: Path, key: str, of: str) -> None:
+    """Its λ is not that of any phase, so that nothing is proven: "all conditions hold" alone would be a lie."""
+    result = cli("theory", config, "--set", key, "--set", "problem.clients=4", "--set", "algorithm.alpha=1e-9")
+    assert result.code == 0, result.err
+    assert "nothing above is proven of it" in result.out
+    assert of in next(line for line in result.out.splitlines() if "spectral gap" in line)
+    assert "nothing above" not in cli("theory", config, "--set", "algorithm.alpha=1e-9").out
+
+
+def test_theory_beyond_what_can_be_calculated(config: Path) -> None:
+    """One line, and no half of an answer before it."""
+    result = cli("theory", config, "--smoothness", "1e300")
+    assert result.code == 2
+    assert result.out == ""
+    assert "--smoothness: L = 1e+300 is beyond what can be calculated with" in result.err
 
 
 def test_theory_where_the_start_is_not_allowed(config: Path) -> None:

@@ -15,6 +15,7 @@ from depositum.algorithms import Constant, Depositum, as_schedule
 from depositum.cli.run import ConfigFile, Overrides
 from depositum.errors import ConfigError
 from depositum.metrics import cheap
+from depositum.networks import Network
 from depositum.problem.constants import Measured, smoothness, variance
 from depositum.runs import Config, build_simulator, load
 
@@ -41,10 +42,17 @@ def command(
     if not isinstance(method, Depositum):
         raise ConfigError("algorithm.name", f"{method.name!r} given; the theory is of 'depositum'")
     measured = measure(checked, config.parent, smooth, noise)
+    try:
+        conditions = _conditions(measured.setting)
+        lines = [*_remedies(measured.setting), *_conclusions(measured), *_beyond(method, measured.network)]
+    except (OverflowError, ZeroDivisionError):
+        raise ConfigError(
+            "--smoothness", f"L = {measured.setting.L:g} is beyond what can be calculated with; scale the loss"
+        ) from None
     console = Console(highlight=False)
     console.print(_numbers(measured))
-    console.print(_conditions(measured.setting))
-    for line in (*_remedies(measured.setting), *_conclusions(measured), *_beyond(method)):
+    console.print(conditions)
+    for line in lines:
         typer.echo(line)
 
 
@@ -56,6 +64,7 @@ class Asked:
     smoothness: Measured
     variance: Measured
     gap_known: bool  #: False where φ(x0) is infinite, x0 being outside the set of an indicator: bounds say nothing
+    network: Network
 
 
 def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> Asked:
@@ -88,7 +97,7 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
         steps=max(1, config.run.steps),
         gap=gap if isfinite(gap) else 0.0,
     )
-    return Asked(setting, L, sigma2, isfinite(gap))
+    return Asked(setting, L, sigma2, isfinite(gap), simulator.network)
 
 
 def _check_given(key: str, value: float | None, positive: bool) -> None:
@@ -102,7 +111,7 @@ def _numbers(asked: Asked) -> Table:
     rows = (
         ("n, T0, T + 1, B", f"{setting.n}, {setting.period}, {setting.steps}, {setting.batch_size}"),
         ("α, β, γ", f"{setting.alpha:g}, {setting.beta:g}, {setting.gamma:g}"),
-        ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g})"),
+        ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g}){_of_what(asked.network)}"),
         ("ρ of h", f"{setting.rho:g}"),
         ("L", f"{setting.L:.6g}  ({asked.smoothness.how})"),
         ("σ²", f"{setting.sigma2:.6g}  ({asked.variance.how})"),
@@ -140,8 +149,9 @@ def _conclusions(asked: Asked) -> Iterator[str]:
     """The largest stepsize, the bound of Theorem 1 and the schedule of Corollary 1, in lines."""
     setting = asked.setting
     largest = theory.largest_alpha(setting)
-    yield f"largest α that Theorem 1 admits here: {largest.alpha:.4g}  (αL = {largest.alpha * setting.L:.3g})"
-    at = setting if theory.proven(setting) else replace(setting, alpha=largest.alpha)
+    alpha = theory.rounded_down(largest.alpha)
+    yield f"largest α that Theorem 1 admits here: {alpha:.4g}  (αL = {alpha * setting.L:.3g})"
+    at = setting if theory.proven(setting) else replace(setting, alpha=alpha)
     where = "here" if at is setting else f"at α = {at.alpha:.4g}"
     if asked.gap_known:
         bound = theory.bound(at)
@@ -166,8 +176,17 @@ def _conclusions(asked: Asked) -> Iterator[str]:
         yield f"  its bound (C1i): {theory.corollary_bound(setting).total:.4g}"
 
 
-def _beyond(method: Depositum) -> Iterator[str]:
+def _of_what(network: Network) -> str:
+    """Which W it is that has this λ, where there are many."""
+    if network.one_peer is not None:
+        return "  (of the mean of all phases)"
+    return "  (of all links together)" if network.drop is not None else ""
+
+
+def _beyond(method: Depositum, network: Network) -> Iterator[str]:
     """What of the configuration the theorem does not speak of."""
+    if network.drop is not None or network.one_peer is not None:
+        yield "note: the theorem is of one W in all phases; this network changes, and nothing above is proven of it"
     if not isinstance(as_schedule(method.alpha), Constant):
         yield "note: the theorem is of a constant α; the numbers above take the schedule's largest"
     if method.start != "average":

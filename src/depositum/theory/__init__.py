@@ -14,6 +14,7 @@ from depositum.theory.conditions import (
     network_lam,
     proposition1_conditions,
     proven,
+    rounded_down,
 )
 from depositum.theory.corollary import (
     CorollaryBound,
@@ -62,5 +63,6 @@ __all__ = [
     "proposition1_conditions",
     "proposition1_rhs",
     "proven",
+    "rounded_down",
     "smallest_steps",
 ]

@@ -184,6 +184,15 @@ _SENTENCES = {
 _EXACT_AVERAGING = "take a network with lam = 0 (complete, all weights 1/n)"
 
 
+def rounded_down(value: float) -> float:
+    """A limit to four digits that keeps to it, so that it can be copied.
+
+    >>> rounded_down(0.0123456)
+    0.01234
+    """
+    return float(Context(prec=4, rounding=ROUND_FLOOR).create_decimal(value))
+
+
 def _remedy(setting: Setting, key: str, holds: Callable[[Setting], bool]) -> Remedy | None:
     value = _largest(setting, key, holds)
     if value is None:
@@ -192,5 +201,5 @@ def _remedy(setting: Setting, key: str, holds: Callable[[Setting], bool]) -> Rem
         return Remedy(key, int(value), _SENTENCES[key].format(value=int(value)))
     if key == "lam" and value < ZERO:
         return Remedy(key, 0.0, _EXACT_AVERAGING)
-    value = float(Context(prec=4, rounding=ROUND_FLOOR).create_decimal(value))
+    value = rounded_down(value)
     return Remedy(key, value, _SENTENCES[key].format(value=value))
