@@ -206,6 +206,14 @@ def test_progress_without_a_terminal(tmp_path: Path) -> None:
     assert silent.getvalue() == ""
 
 
+def test_compiling_is_said(tmp_path: Path) -> None:
+    """A minute without a word looks like a program that hangs; two kinds of step are one line."""
+    config = write_config(tmp_path / "c.toml", run={"compile": "always", "steps": 4, "backend": "vmap"})
+    out = io.StringIO()
+    train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80), quiet_seconds=1e9))
+    assert out.getvalue() == "compiling the iterations, up to a minute\n"
+
+
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     """The bar counts to the end, and is taken away again with the cursor given back."""
     config = write_config(tmp_path / "c.toml")

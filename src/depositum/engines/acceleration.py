@@ -53,6 +53,8 @@ class Accelerator:
         self.steps, self.always = steps, compile == "always"
         self.compiled = self.always or (compile == "auto" and steps >= worth.SHORTEST)
         self.captures = device.type == "cuda"
+        #: Told before iterations are compiled, which takes seconds to a minute.
+        self.announce: Callable[[], None] = lambda: None
         self._programs: dict[str, Program] = {}
         self._compiled: set[str] = set()
         self._graphs: dict[tuple[str, ...], torch.cuda.CUDAGraph] = {}
@@ -121,6 +123,7 @@ class Accelerator:
             self.iteration.exchange.inline = False
         if not (self.always or self._compiled or self._repays(graph)):
             return None
+        self.announce()
         # A second call costs a small model's iteration more on a CPU than the passes that it saves.
         parts = [graph] if self.device.type == "cpu" else split(graph, self.iteration.place_of_x)
         functions = [self._compiler(part) for part in parts]

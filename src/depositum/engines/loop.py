@@ -93,6 +93,9 @@ class Callback:
     def on_start(self, loop: "Loop") -> None:
         """Before the first iteration (or the first after a resumption)."""
 
+    def on_compile(self, loop: "Loop") -> None:
+        """Iterations are about to be compiled, which takes seconds to a minute."""
+
     def on_step(self, loop: "Loop") -> None:
         """After every iteration, which is then run one at a time; reading the state here makes the device wait."""
 
@@ -188,7 +191,7 @@ class Loop:
                 self._keep()
         due = True
         while self.t < self.steps and self.snapshot.live and not self.whole.stops(self.stop_requested, due):
-            self.engine.advance(self._stretch(), lambda: self.stop_requested)
+            self.engine.advance(self._stretch(), lambda: self.stop_requested, lambda: self._ask("on_compile"))
             self._ask("on_step")
             self._ask("on_progress")
             last = self.t == self.steps

@@ -159,12 +159,18 @@ class Simulator:
         if self.iteration.watch is not None:
             self.iteration.watch.observe(self.state)
 
-    def advance(self, count: int, stopped: Callable[[], bool] = lambda: False) -> None:
+    def advance(
+        self,
+        count: int,
+        stopped: Callable[[], bool] = lambda: False,
+        announce: Callable[[], None] = lambda: None,
+    ) -> None:
         """So many iterations, the same as by `step` but faster; the state is updated in place.
 
-        Asked between a few of them, `stopped` ends it early.
+        Asked between a few of them, `stopped` ends it early. `announce` is told before any are compiled.
         """
         accelerator = self._accelerated()
+        accelerator.announce = announce
         end = self.t + count
         while self.t < end and not stopped():
             # Rounds are captured whole; where the first begins, or the last ends, inside of one, its part is.

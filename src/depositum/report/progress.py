@@ -34,7 +34,7 @@ class ProgressBar(Callback):
         self.console = console or Console(stderr=True)
         self.quiet_seconds = quiet_seconds
         self._said = 0.0
-        self._latest = ""
+        self._latest, self._compiling = "", False
         self._bar: Progress | None = None
 
     def on_start(self, loop: Loop) -> None:
@@ -53,9 +53,16 @@ class ProgressBar(Callback):
             self._task = self._bar.add_task("training", total=loop.steps, completed=loop.t)
             self._bar.start()
 
+    def on_compile(self, loop: Loop) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description="compiling")
+        elif not self._compiling:
+            self._compiling = True  # one kind of step after another
+            self.console.print("compiling the iterations, up to a minute", highlight=False)
+
     def on_progress(self, loop: Loop) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=loop.t)
+            self._bar.update(self._task, completed=loop.t, description=self._latest or "training")
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
         self._latest = _measures(records)

@@ -140,7 +140,7 @@ class WithSeeds(Callback):
 
     def __init__(self, callback: Callback, seeds: Sequence[int]) -> None:
         self._callback, self._seeds = callback, seeds
-        for moment in ("on_start", "on_step", "on_progress", "on_checkpoint", "on_end"):
+        for moment in ("on_start", "on_compile", "on_step", "on_progress", "on_checkpoint", "on_end"):
             setattr(self, moment, getattr(callback, moment))
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, Any]]) -> None:

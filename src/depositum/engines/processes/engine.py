@@ -128,8 +128,16 @@ class ProcessEngine:
         self.costs += Costs(int(talks), self.links.bytes, self.oracle.evaluations)
         self.t += 1
 
-    def advance(self, count: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """So many iterations; all of them, whoever wants to stop, since the other ranks go on (`stops`)."""
+    def advance(
+        self,
+        count: int,
+        stopped: Callable[[], bool] = lambda: False,
+        announce: Callable[[], None] = lambda: None,
+    ) -> None:
+        """So many iterations; all of them, whoever wants to stop, since the other ranks go on (`stops`).
+
+        None are compiled: nothing is announced.
+        """
         for _ in range(count):
             self.step()
 
