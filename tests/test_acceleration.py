@@ -96,12 +96,14 @@ def test_step_and_advance_may_alternate() -> None:
 def test_compiled_equals_plain() -> None:
     """To 1e-9 in float64; a compiler that reorders the in-place updates would be off by a step (GPU: every method)."""
     name = "pg-extra"  # one kind of step: compiling takes half a minute
+    said: list[int] = []
     plain, compiled = advanced(start(name, (3, 11)), 20), start(name, (3, 11))
     compiled.settings = dataclasses.replace(compiled.settings, compile="always")
     compiled.watch(Monitor((3, 11), 20, compiled.state))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # it must not fall back
-        compiled.advance(20)
+        compiled.advance(20, announce=lambda: said.append(compiled.t))
+    assert said == [0], "told once, before the first iteration, as there is one kind of them"
     assert apart(plain, compiled) <= 1e-9
     assert plain.costs == compiled.costs
 

@@ -12,12 +12,15 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+import depositum as dp
+from depositum.engines import Loop, Simulator
 from depositum.metrics import COLUMNS
 from depositum.report import ProgressBar, comparison, draw_curves
 from depositum.report.curves import PANELS
 from depositum.report.progress import SweepProgress
 from depositum.report.tables import cell, duration, size
 from tests.small_runs import train, write_config
+from tests.test_simulator import N, seeded_problem
 
 
 def history(seeds: int = 3, points: int = 5, scale: float = 1.0) -> pd.DataFrame:
@@ -206,11 +209,14 @@ def test_progress_without_a_terminal(tmp_path: Path) -> None:
     assert silent.getvalue() == ""
 
 
-def test_compiling_is_said(tmp_path: Path) -> None:
+def test_compiling_is_said() -> None:
     """A minute without a word looks like a program that hangs; two kinds of step are one line."""
-    config = write_config(tmp_path / "c.toml", run={"compile": "always", "steps": 4, "backend": "vmap"})
     out = io.StringIO()
-    train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80), quiet_seconds=1e9))
+    progress = ProgressBar(Console(file=out, width=80))
+    simulator = Simulator(seeded_problem((0,)), dp.ring(N), dp.Depositum(0.1, 0.5), batch_size=4)
+    loop = Loop(simulator, 4, callbacks=[progress])
+    for _ in range(2):
+        progress.on_compile(loop)
     assert out.getvalue() == "compiling the iterations, up to a minute\n"
 
 
