@@ -14,7 +14,7 @@ from depositum.errors import ConfigError
 from depositum.report import TensorBoard
 from depositum.runs import Config, apply_override, load, parse
 from depositum.runs.folder import FREE
-from tests.small_runs import Killed, KilledAt, cli, files, train, write_config
+from tests.small_runs import Killed, KilledAt, cli, command, files, train, write_config
 
 PNG = b"\x89PNG"
 
@@ -264,6 +264,22 @@ def test_theory_of_a_network_that_changes(config: Path, key: str, of: str) -> No
     assert "nothing above is proven of it" in result.out
     assert of in next(line for line in result.out.splitlines() if "spectral gap" in line)
     assert "nothing above" not in cli("theory", config, "--set", "algorithm.alpha=1e-9").out
+
+
+def test_where_there_is_no_alpha(config: Path) -> None:
+    """A terminal or a pipe that knows ASCII only gets "?" for what it lacks, and the answer all the same."""
+    process = command("theory", config, "--smoothness", "2.5", PYTHONIOENCODING="ascii")
+    said, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, "")
+    assert "2.5  (given)" in said
+    assert "all conditions" in said or "what would make each hold:" in said
+
+
+def test_a_byte_order_mark_is_no_mistake(config: Path) -> None:
+    """Some editors begin every file with one."""
+    text = config.read_bytes()
+    config.write_bytes(b"\xef\xbb\xbf" + text)
+    assert load(config).run.steps == 20
 
 
 def test_theory_beyond_what_can_be_calculated(config: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_readme_s_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_method_of_your_own_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The documented method is complete, short, works by its name and in local steps, and sends what it says."""
     monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
-    method, use = blocks(ROOT / "docs" / "methods.md", "python")
+    method, use, _ = blocks(ROOT / "docs" / "methods.md", "python")
     assert len([line for line in method.splitlines() if line.strip()]) < 40
     names: dict[str, object] = {}
     for code in (method, use):

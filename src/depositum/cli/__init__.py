@@ -1,5 +1,6 @@
 """The command line: what a person types. One file per command; errors a person can cause are one line."""
 
+import io
 import signal
 import sys
 import warnings
@@ -66,6 +67,9 @@ def main() -> None:
     One process among many ends at once when its launcher says so, until it trains (`StopTogether`).
     """
     warnings.showwarning = _warn  # type: ignore[assignment]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where there is no α, a "?" is better than nothing
     try:
         with nullcontext() if launched() else StopOnSignal():
             app()

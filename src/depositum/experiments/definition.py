@@ -194,7 +194,7 @@ def load(name: str) -> Experiment:
             "", f"{name!r} is no experiment; it can be {listing(allowed)}, or a .toml file{nearest(name, allowed)}"
         )
     try:
-        return read(path.read_text(encoding="utf-8"), path.stem, path.parent)
+        return read(path.read_text(encoding="utf-8-sig"), path.stem, path.parent)
     except FileNotFoundError:
         raise ConfigError(name, "no such file") from None
     except (OSError, UnicodeDecodeError) as error:

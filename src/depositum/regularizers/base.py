@@ -70,13 +70,14 @@ class Regularizer(ABC):
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
         """The formula of `prox`, for a step that was checked; at τ = 0 it gives z (or the projection of z)."""
 
-    @abstractmethod
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
         """Distance of each row of v to the limiting subdifferential ∂h at that row of x: `[..., d]` twice → `[...]`.
 
         It is ∞ where h(x) = ∞. Zero at v = −∇f(x)/β says that x is stationary for φ = f + βh; zero at
-        v = (z − x)/τ says that x = P_τ(z). Kinks at 0 count where x is exactly 0, as a prox leaves it.
+        v = (z − x)/τ says that x = P_τ(z). Kinks at 0 count where x is exactly 0, as a prox leaves it. Training asks
+        for no such distance: a regularizer of one's own can do without.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not say how far a vector is from its subdifferential")
 
     def check_step(self, tau: float, key: str = "prox") -> None:
         """Refuse a step for which the prox is not defined: τ must be finite, τ ≥ 0 and τρ < 1.

@@ -5,13 +5,10 @@ need a convex one) or `server`. A method's own part wins over its traits'.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.errors import ConfigError, listing, nearest
-from depositum.own_code import own
 
 TRAITS = ("smooth", "convex", "server")
 
@@ -45,19 +42,6 @@ def for_method(table: dict[str, Any], sections: Sections, method: str | None = N
         for section, values in parts.get(key, {}).items():
             table[section] = {**table.get(section, {}), **values}
     return table
-
-
-def register_own_method(table: dict[str, Any], base: Path) -> None:
-    """Make a person's own method, `name = "package.module:Class"`, known by that name."""
-    section = table.get("algorithm")
-    name = section.get("name") if isinstance(section, dict) else None
-    if not isinstance(name, str) or ":" not in name:
-        return
-    kind = own(name, "algorithm.name", "method", base)
-    fits = isinstance(kind, type) and issubclass(kind, Algorithm) and is_dataclass(kind)
-    if not fits:
-        raise ConfigError("algorithm.name", f"{name!r} is no method: it must be a dataclass that extends Algorithm")
-    ALGORITHMS.register(name)(kind)
 
 
 def _check(parts: Any, sections: Sections) -> None:

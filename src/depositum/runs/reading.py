@@ -15,7 +15,8 @@ from depositum.data.own import CLIENT
 from depositum.errors import ConfigError, listing, nearest
 from depositum.registry import Registry
 from depositum.runs.config import Config, Held
-from depositum.runs.override import for_method, register_own_method
+from depositum.runs.override import for_method
+from depositum.runs.own_names import register_own
 
 #: Every section's keys; beside a method's name stand its own.
 SECTIONS = {name: list(type(section).model_fields) for name, section in Config()}
@@ -44,7 +45,7 @@ def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, h
     for a process among many, which need have no other clients' files.
     """
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(str(path), "no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +66,7 @@ def from_table(
     base = base or Path()
     for override in overrides:
         apply_override(table, override)
-    register_own_method(table, base)
+    register_own(table, base)
     table = for_method(table, SECTIONS, method)
     if method is None:  # of one run, the command line has the last word; of many methods, each keeps what is its own
         for override in overrides:
