@@ -8,6 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from depositum.report.saving import save
+
 #: Panels in order: column, title, logarithmic axis.
 PANELS = (
     ("train_loss", "training loss f(x̄)", False),
@@ -65,9 +67,7 @@ def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", a
     what = f"mean {'± standard deviation ' * (len(frames) <= FEW)}over seeds" if several else ""
     if title or what:
         figure.suptitle(", ".join(part for part in (title, what) if part), fontsize=11)
-    part = path.with_name(path.stem + ".part" + path.suffix)
-    figure.savefig(part, dpi=140)
-    part.replace(path)
+    save(figure, path)
 
 
 def _points(frame: pd.DataFrame, column: str) -> pd.DataFrame:
