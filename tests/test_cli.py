@@ -184,7 +184,7 @@ def test_compare_tells_namesakes_apart(config: Path) -> None:
     assert row.split()[3:] == ["4", "│", "8", "│"]
 
 
-# show, data, theory
+# show, data
 
 
 def test_show(config: Path) -> None:
@@ -228,38 +228,6 @@ def test_data_lists_what_is_here(config: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rows["a9a"].rstrip("│ ").endswith("│ a9a")
     assert "train-images-idx3-ubyte" in rows["mnist"]
     assert "digits and synthetic need no files" in result.out
-
-
-def test_theory(config: Path) -> None:
-    """A stepsize far too large is told the largest; with that stepsize all conditions hold."""
-    result = cli("theory", config)
-    assert result.code == 0
-    assert "what would make each hold:" in result.out
-    line = next(line for line in result.out.splitlines() if line.startswith("largest α"))
-    alpha = float(line.split(": ")[1].split()[0])
-    smaller = cli("theory", config, "--set", f"algorithm.alpha={0.99 * alpha}")
-    assert smaller.code == 0
-    assert "all conditions hold" in smaller.out
-    assert "│ no" not in smaller.out
-    assert max(map(len, (result.out + smaller.out).splitlines())) <= 80
-
-
-def test_theory_of_what_it_does_not_cover(config: Path) -> None:
-    schedule = "algorithm.alpha={cosine={start=0.2, steps=20}}"
-    result = cli("theory", config, "--set", schedule, "--set", "algorithm.start=local", "--smoothness", "2.5")
-    assert result.code == 0
-    assert "2.5  (given)" in result.out
-    assert "0.2, 0.001, 0.5" in result.out  # the largest α of the schedule
-    assert "note: the theorem is of a constant α" in result.out
-    assert "note: the theorem is of start = 'average'; this configuration has 'local'" in result.out
-
-
-def test_theory_where_the_start_is_not_allowed(config: Path) -> None:
-    """φ(x0) = ∞ outside an indicator's set: there is no bound, and none is made up."""
-    result = cli("theory", config, "--set", "problem.regularizer={l2-ball=1e-3}")
-    assert result.code == 0
-    assert "∞  (h is infinite at x0)" in result.out
-    assert "bound (T1i): none" in result.out
 
 
 # help

@@ -40,14 +40,21 @@ def test_summary_leaves_out_what_nobody_measured() -> None:
     assert "test loss" not in text
 
 
+@pytest.mark.parametrize("width", [40, 48, 60, 72, 80, 120])
 @pytest.mark.parametrize("runs", [1, 2, 4, 9])
-def test_summary_fits_a_terminal(runs: int) -> None:
-    """No line is wider than 80 columns, and every name and number can be found in one piece."""
-    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)})
-    assert max(map(len, text.splitlines())) <= 80
+def test_summary_fits_a_terminal(runs: int, width: int) -> None:
+    """No line is wider than the terminal, and every name and number can be found in one piece."""
+    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)}, width)
+    assert max(map(len, text.splitlines())) <= width
     for k in range(runs):
         assert f"run-{k}" in text
         assert f"{82 * (1.0 + k):.4f}" in text
+
+
+def test_narrow_summaries_are_one_below_the_other_and_the_best_is_first() -> None:
+    text = rendered({f"run-{k}": history(scale=k) for k in (1.0, 3.0, 2.0)}, width=40)
+    assert [line.split()[2] for line in text.splitlines() if "run-" in line] == ["run-3.0", "run-2.0", "run-1.0"]
+    assert text.count("test accuracy %") == 3
 
 
 def test_names_are_not_markup() -> None:
