@@ -93,6 +93,16 @@ def test_curves_of_one_point_can_be_seen(tmp_path: Path, figures: list[Figure]) 
     assert (markers["a"], markers["b"]) == ("o", "None")
 
 
+@pytest.mark.parametrize("points", [1, 2])
+def test_curves_of_one_value(tmp_path: Path, figures: list[Figure], points: int) -> None:
+    """A logarithmic axis has room around it, which a band of no height would take away."""
+    frame = history(seeds=1, points=points)
+    frame["stationarity"] = 3.0
+    draw_curves({"a": frame}, tmp_path / "f.png")
+    low, high = panels(figures[0])["stationarity ‖Gᵅ(x)‖²"].get_ylim()
+    assert low < 2 < 4 < high
+
+
 def test_curves_of_what_is_zero_throughout(tmp_path: Path, figures: list[Figure]) -> None:
     """Clients that agree to the bit: a line at 0 that says so; where others do not, the title says it."""
     agreed, title = history(), "consensus error (1/n)‖Jx − x‖²"

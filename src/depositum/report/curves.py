@@ -135,7 +135,9 @@ def _curve(axes: Axes, frame: pd.DataFrame, column: str, against: str, label: st
         marker="o" if alone else None,
         markersize=5,
     )
-    if band and alone:
+    if not band or not (std > 0).any():  # a band of no height would leave a logarithmic axis without one too
+        return
+    if alone:
         axes.errorbar(x, mean, yerr=[mean - low, std], fmt="none", ecolor=colour, capsize=3, linewidth=1.6)
-    elif band:
+    else:
         axes.fill_between(x.to_numpy(), low.to_numpy(), (mean + std).to_numpy(), color=colour, alpha=0.18, linewidth=0)
