@@ -1,5 +1,6 @@
 """What a person can get wrong: one line that names the key they wrote, exit code 2, no traceback, nothing written."""
 
+import errno
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tests.small_runs import cli, files, write_config
 
@@ -197,6 +199,10 @@ def test_file_that_is_not_text(config: Path) -> None:
 def test_missing_file(config: Path) -> None:
     assert one_line(cli("run", "nowhere.toml")) == "nowhere.toml: no such file"
     assert one_line(cli("theory", "nowhere.toml")) == "nowhere.toml: no such file"
+    Path("compare.png").touch()
+    Path("show.png").touch()  # figures that may not be written over matter less than what cannot be drawn
+    assert one_line(cli("show", "nowhere.toml")) == "nowhere.toml: no such file"
+    assert one_line(cli("compare", "nowhere.toml", "--out", ".")) == "nowhere.toml: no such file"
     assert one_line(cli("run", config.parent)).startswith(f"{config.parent}: cannot be read")
     assert not Path("runs").exists()
 
@@ -237,6 +243,12 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
         (("compare", "nowhere"), "nowhere: holds no run (there is no history.csv)"),
         (("compare", "nowhere", "--out", "a.jpg"), "--out: 'a.jpg' given; it must end in .png, .pdf or .svg"),
         (("compare", "x", "--out", "no/a.png"), "--out: 'no/a.png' given; it must be a file in a folder that is there"),
+        (("compare", "c.toml", "./c.toml"), "c.toml: is named twice; name the folder of each run once"),
+        (
+            ("compare", "nowhere", "--against", "byte_sent"),
+            "--against: 'byte_sent' given; it can be 'iteration', 'phases', 'bytes_sent', 'gradient_evaluations' or "
+            "'seconds'; did you mean 'bytes_sent'?",
+        ),
         (("show", "c.toml", "--out", "a.jpg"), "--out: 'a.jpg' given; it must end in .png, .pdf or .svg"),
         (
             ("data", "minst"),
@@ -247,7 +259,35 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
 )
 def test_other_commands(config: Path, arguments: tuple[str, ...], said: str) -> None:
     before = files(config.parent)
-    assert one_line(cli(*arguments)) == said
+    result = cli(*arguments)
+    assert one_line(result) == said
+    assert len(result.err.splitlines()) == 1
+    assert files(config.parent) == before
+
+
+@pytest.mark.parametrize("command", ["show", "compare"])
+def test_figure_in_a_folder_without_permission(config: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """It is said before anything is read (whoever runs the tests may write everywhere, so they are told otherwise)."""
+    os.mkdir("ro")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("ro"))
+    read = "c.toml" if command == "show" else "nowhere"
+    said = "--out: 'ro/x.png' cannot be written (no permission in 'ro')"
+    assert one_line(cli(command, read, "--out", "ro/x.png")) == said
+
+
+@pytest.mark.parametrize("command", ["show", "compare"])
+def test_figure_that_cannot_be_written(config: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """What is only found out in the end is one line too, and leaves nothing that is not whole."""
+    assert cli("run", config, "--out", "run").code == 0
+    before = files(config.parent)
+
+    def full(self: Figure, path: Path, **_: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    result = cli(command, config if command == "show" else "run", "--out", "x.png")
+    assert (result.code, result.err) == (2, "error: x.png: cannot be written (No space left on device)\n")
     assert files(config.parent) == before
 
 
@@ -257,7 +297,6 @@ def test_usage_errors_exit_alike(config: Path) -> None:
         ("run",),
         ("run", config, "--otu", "x"),
         ("trian", config),
-        ("compare", "a", "--against", "loss"),
     ):
         result = cli(*arguments)
         assert result.code == 2

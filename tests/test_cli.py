@@ -14,7 +14,7 @@ from depositum.errors import ConfigError
 from depositum.report import TensorBoard
 from depositum.runs import Config, apply_override, load, parse
 from depositum.runs.folder import FREE
-from tests.small_runs import Killed, KilledAt, cli, command, files, train, write_config
+from tests.small_runs import Killed, KilledAt, cli, files, train, write_config
 
 PNG = b"\x89PNG"
 
@@ -184,7 +184,7 @@ def test_compare_tells_namesakes_apart(config: Path) -> None:
     assert row.split()[3:] == ["4", "│", "8", "│"]
 
 
-# show, data, theory
+# show, data
 
 
 def test_show(config: Path) -> None:
@@ -217,6 +217,13 @@ def test_show_regression(config: Path) -> None:
     assert Path("show.png").exists()
 
 
+def test_a_byte_order_mark_is_no_mistake(config: Path) -> None:
+    """Some editors begin every file with one."""
+    text = config.read_bytes()
+    config.write_bytes(b"\xef\xbb\xbf" + text)
+    assert load(config).run.steps == 20
+
+
 def test_data_lists_what_is_here(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPOSITUM_DATA", "mine")
     Path("mine/a9a").mkdir(parents=True)
@@ -228,74 +235,6 @@ def test_data_lists_what_is_here(config: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rows["a9a"].rstrip("│ ").endswith("│ a9a")
     assert "train-images-idx3-ubyte" in rows["mnist"]
     assert "digits and synthetic need no files" in result.out
-
-
-def test_theory(config: Path) -> None:
-    """A stepsize far too large is told the largest; with that stepsize all conditions hold."""
-    result = cli("theory", config)
-    assert result.code == 0
-    assert "what would make each hold:" in result.out
-    line = next(line for line in result.out.splitlines() if line.startswith("largest α"))
-    alpha = float(line.split(": ")[1].split()[0])
-    smaller = cli("theory", config, "--set", f"algorithm.alpha={alpha}")  # as it is printed
-    assert smaller.code == 0
-    assert "all conditions hold" in smaller.out
-    assert "│ no" not in smaller.out
-    assert max(map(len, (result.out + smaller.out).splitlines())) <= 80
-
-
-def test_theory_of_what_it_does_not_cover(config: Path) -> None:
-    schedule = "algorithm.alpha={cosine={start=0.2, steps=20}}"
-    result = cli("theory", config, "--set", schedule, "--set", "algorithm.start=local", "--smoothness", "2.5")
-    assert result.code == 0
-    assert "2.5  (given)" in result.out
-    assert "0.2, 0.001, 0.5" in result.out  # the largest α of the schedule
-    assert "note: the theorem is of a constant α" in result.out
-    assert "note: the theorem is of start = 'average'; this configuration has 'local'" in result.out
-
-
-@pytest.mark.parametrize(
-    ("key", "of"), [("network.drop=0.5", "of all links together"), ("network.topology=one-peer-exponential", "mean")]
-)
-def test_theory_of_a_network_that_changes(config: Path, key: str, of: str) -> None:
-    """Its λ is not that of any phase, so that nothing is proven: "all conditions hold" alone would be a lie."""
-    result = cli("theory", config, "--set", key, "--set", "problem.clients=4", "--set", "algorithm.alpha=1e-9")
-    assert result.code == 0, result.err
-    assert "nothing above is proven of it" in result.out
-    assert of in next(line for line in result.out.splitlines() if "spectral gap" in line)
-    assert "nothing above" not in cli("theory", config, "--set", "algorithm.alpha=1e-9").out
-
-
-def test_where_there_is_no_alpha(config: Path) -> None:
-    """A terminal or a pipe that knows ASCII only gets "?" for what it lacks, and the answer all the same."""
-    process = command("theory", config, "--smoothness", "2.5", PYTHONIOENCODING="ascii")
-    said, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (0, "")
-    assert "2.5  (given)" in said
-    assert "all conditions" in said or "what would make each hold:" in said
-
-
-def test_a_byte_order_mark_is_no_mistake(config: Path) -> None:
-    """Some editors begin every file with one."""
-    text = config.read_bytes()
-    config.write_bytes(b"\xef\xbb\xbf" + text)
-    assert load(config).run.steps == 20
-
-
-def test_theory_beyond_what_can_be_calculated(config: Path) -> None:
-    """One line, and no half of an answer before it."""
-    result = cli("theory", config, "--smoothness", "1e300")
-    assert result.code == 2
-    assert result.out == ""
-    assert "--smoothness: L = 1e+300 is beyond what can be calculated with" in result.err
-
-
-def test_theory_where_the_start_is_not_allowed(config: Path) -> None:
-    """φ(x0) = ∞ outside an indicator's set: there is no bound, and none is made up."""
-    result = cli("theory", config, "--set", "problem.regularizer={l2-ball=1e-3}")
-    assert result.code == 0
-    assert "∞  (h is infinite at x0)" in result.out
-    assert "bound (T1i): none" in result.out
 
 
 # help

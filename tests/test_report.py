@@ -1,45 +1,21 @@
-"""What a person looks at: the tables, the figure, the progress."""
+"""What a person looks at: the tables and the progress."""
 
 import io
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 import depositum as dp
 from depositum.engines import Loop, Simulator
-from depositum.metrics import COLUMNS
-from depositum.report import ProgressBar, comparison, draw_curves
-from depositum.report.curves import PANELS
+from depositum.report import ProgressBar, comparison
 from depositum.report.progress import SweepProgress
 from depositum.report.tables import cell, duration, size
+from tests.small_histories import history
 from tests.small_runs import train, write_config
 from tests.test_simulator import N, seeded_problem
-
-
-def history(seeds: int = 3, points: int = 5, scale: float = 1.0) -> pd.DataFrame:
-    """A made-up history: every measure is `scale`·(1 + seed)·(1 + iteration), but for the counters."""
-    rows = [
-        {
-            "seed": s,
-            "iteration": 10 * t,
-            "phases": t,
-            "bytes_sent": 100.0 * t,
-            "seconds": 0.1 * t,
-            "gradient_evaluations": t,
-        }
-        | {name: scale * (1 + s) * (1 + 10 * t) for name, *_ in PANELS}
-        for t in range(points)
-        for s in range(seeds)
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
 
 # Tables
 
@@ -67,14 +43,21 @@ def test_summary_leaves_out_what_nobody_measured() -> None:
     assert "test loss" not in text
 
 
+@pytest.mark.parametrize("width", [40, 48, 60, 72, 80, 120])
 @pytest.mark.parametrize("runs", [1, 2, 4, 9])
-def test_summary_fits_a_terminal(runs: int) -> None:
-    """No line is wider than 80 columns, and every name and number can be found in one piece."""
-    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)})
-    assert max(map(len, text.splitlines())) <= 80
+def test_summary_fits_a_terminal(runs: int, width: int) -> None:
+    """No line is wider than the terminal, and every name and number can be found in one piece."""
+    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)}, width)
+    assert max(map(len, text.splitlines())) <= width
     for k in range(runs):
         assert f"run-{k}" in text
         assert f"{82 * (1.0 + k):.4f}" in text
+
+
+def test_narrow_summaries_are_one_below_the_other_and_the_best_is_first() -> None:
+    text = rendered({f"run-{k}": history(scale=k) for k in (1.0, 3.0, 2.0)}, width=40)
+    assert [line.split()[2] for line in text.splitlines() if "run-" in line] == ["run-3.0", "run-2.0", "run-1.0"]
+    assert text.count("test accuracy %") == 3
 
 
 def test_names_are_not_markup() -> None:
@@ -104,90 +87,6 @@ def test_cells() -> None:
         "1 h 0 min",
         "2 h 3 min",
     ]
-
-
-# Curves
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved, instead of files."""
-    saved: list[Figure] = []
-
-    def save(self: Figure, path: Path, **_: object) -> None:
-        saved.append(self)
-        Path(path).touch()
-
-    monkeypatch.setattr(Figure, "savefig", save)
-    return saved
-
-
-def test_curves_are_means_with_bands(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_curves({"a": history(), "b": history(scale=2.0)}, tmp_path / "f.png", title="runs")
-    (figure,) = figures
-    assert [axes.get_title() for axes in figure.axes] == [title for _, title, _ in PANELS]
-    loss = figure.axes[0]
-    first, second = loss.lines
-    np.testing.assert_allclose(first.get_xdata(), [0, 10, 20, 30, 40])
-    np.testing.assert_allclose(first.get_ydata(), [2, 22, 42, 62, 82])  # the mean of 1, 2, 3 times 1 + t
-    np.testing.assert_allclose(second.get_ydata(), [4, 44, 84, 124, 164])
-    band = loss.collections[0].get_paths()[0].vertices
-    assert band[:, 1].max() == pytest.approx(82 + 41)
-    assert first.get_color() != second.get_color()
-    assert first.get_linestyle() != second.get_linestyle()  # legible in black and white
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
-    assert "standard deviation" in figure.get_suptitle()
-
-
-def test_curves_of_the_consensus_error_begin_after_the_common_start(tmp_path: Path, figures: list[Figure]) -> None:
-    """At t = 0 there is rounding only, which a logarithmic axis would make the whole picture of."""
-    draw_curves({"a": history(seeds=1)}, tmp_path / "f.png")
-    consensus = next(axes for axes in figures[0].axes if "consensus" in axes.get_title())
-    assert consensus.get_yscale() == "log"
-    assert list(consensus.lines[0].get_xdata()) == [10, 20, 30, 40]
-    assert consensus.get_xlim()[0] == 0  # and yet all panels begin at the same place
-    assert figures[0].get_suptitle() == ""  # one seed: there is no deviation to speak of
-
-
-def test_curves_against_what_was_sent(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_curves({"a": history()}, tmp_path / "f.png", against="bytes_sent")
-    assert list(figures[0].axes[0].lines[0].get_xdata()) == [0, 100, 200, 300, 400]
-    assert figures[0].axes[0].get_xlabel() == "bytes sent per client"
-
-
-def test_curves_leave_out_panels_without_values(tmp_path: Path, figures: list[Figure]) -> None:
-    frame = history()
-    frame["stationarity"] = frame["test_accuracy"] = np.nan
-    draw_curves({"a": frame}, tmp_path / "f.png")
-    titles = [axes.get_title() for axes in figures[0].axes if axes.get_visible()]
-    assert len(titles) == len(PANELS) - 2
-    assert not any("accuracy" in title or "stationarity" in title for title in titles)
-
-
-def test_curves_of_a_run_that_diverged(tmp_path: Path) -> None:
-    """Values that are not finite are drawn as gaps, not as warnings or an empty picture."""
-    frame = history(scale=1e37)
-    frame.loc[frame.iteration >= 30, ["train_loss", "consensus_x"]] = np.inf
-    frame.loc[frame.iteration >= 20, "test_accuracy"] = np.nan
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        draw_curves({"a": frame}, tmp_path / "f.png")
-    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
-
-
-def test_curves_of_a_run_with_nothing_finite(tmp_path: Path) -> None:
-    frame = history()
-    frame[[name for name, *_ in PANELS]] = np.nan
-    draw_curves({"a": frame}, tmp_path / "f.png")
-    assert (tmp_path / "f.png").exists()
-
-
-def test_importing_leaves_matplotlib_as_it_is() -> None:
-    """A notebook's own backend must survive `import depositum`."""
-    check = "import matplotlib; matplotlib.use('svg'); import depositum, depositum.cli; print(matplotlib.get_backend())"
-    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "svg"
 
 
 # Progress

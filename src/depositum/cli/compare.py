@@ -1,8 +1,9 @@
 """`depositum compare`: runs side by side, or all methods on one configuration."""
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pandas as pd
 import typer
@@ -14,7 +15,8 @@ from depositum.cli.interrupt import StopOnSignal
 from depositum.cli.run import Overrides
 from depositum.errors import ConfigError, RunError, listing, nearest
 from depositum.report import ProgressBar, comparison, draw_curves
-from depositum.runs import execute, load
+from depositum.report.curves import AGAINST
+from depositum.runs import Config, execute, load
 from depositum.runs.folder import read_history
 
 
@@ -39,8 +41,7 @@ def command(
         ),
     ] = None,
     against: Annotated[
-        Literal["iteration", "phases", "bytes_sent", "gradient_evaluations", "seconds"],
-        typer.Option(help="What the curves are drawn against."),
+        str, typer.Option(metavar=f"<{'|'.join(AGAINST)}>", help="What the curves are drawn against.")
     ] = "iteration",
     force: Force = False,
 ) -> None:
@@ -50,18 +51,23 @@ def command(
     with), from the same seeds, partitions and initial models, with what the file's [override.METHOD] parts say of it; a
     method that diverges is reported and the rest goes on. `depositum methods` lists the methods.
     """
+    if against not in AGAINST:
+        raise ConfigError("--against", f"{against!r} given; it can be {listing(AGAINST)}{nearest(against, AGAINST)}")
     if len(runs) == 1 and runs[0].suffix == ".toml":
+        # All are checked before the first is run.
+        checked = {name: load(runs[0], overrides or [], name) for name in _chosen(methods or "all")}
         folder = out or Path("runs") / runs[0].stem
         figure = folder / "compare.png"
         if not any((folder / name / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure(figure, force)  # it is none of this command's
-        frames = run_methods(runs[0], _chosen(methods or "all"), overrides or [], folder)
+        frames = run_methods(checked, folder, base=runs[0].parent)
     else:
         for option, given in (("--methods", methods), ("--set", " ".join(overrides or []))):
             if given:
                 raise ConfigError(option, f"{given} given; folders hold runs as they are, it is for CONFIG.toml")
         figure = out or Path("compare.png")
         check_figure(figure, force)
+        _check_different(runs)
         frames = {name: read_history(path) for name, path in zip(_labels(runs), runs, strict=True)}
     draw_curves(frames, figure, against=against)
     console = Console()
@@ -69,17 +75,15 @@ def command(
     typer.echo(f"curves: {figure}")
 
 
-def run_methods(config: Path, methods: list[str], overrides: list[str], folder: Path) -> dict[str, pd.DataFrame]:
-    """The histories of these methods on one configuration, each run in a folder of its own name."""
-    # All are checked before the first is run.
-    checked = {name: load(config, overrides, name) for name in methods}
+def run_methods(checked: Mapping[str, Config], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
+    """The histories of methods, by name with their configurations, each run in a folder of its own name."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
     frames = {}
     for place, (name, own) in enumerate(checked.items(), start=1):
-        typer.echo(f"{place}/{len(methods)} {name}", err=True)
+        typer.echo(f"{place}/{len(checked)} {name}", err=True)
         with StopOnSignal() as stop:
-            result = execute(own, folder / name, base=config.parent, callbacks=[ProgressBar()], on_loop=stop.attach)
+            result = execute(own, folder / name, base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
             typer.echo(
                 f"{name} stopped at iteration {result.snapshot.t}; the same command goes on from there", err=True
@@ -102,6 +106,15 @@ def _chosen(methods: str) -> list[str]:
                 "--methods", f"{name!r} is no method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}"
             )
     return names
+
+
+def _check_different(folders: list[Path]) -> None:
+    """Refuse a run that would be compared with itself."""
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            raise RunError(f"{folder}: is named twice; name the folder of each run once")
+        seen.add(folder.resolve())
 
 
 def _labels(folders: list[Path]) -> list[str]:

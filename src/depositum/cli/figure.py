@@ -1,5 +1,6 @@
 """The option that says where a figure goes, alike in every command that draws one."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,5 +20,7 @@ def check_figure(out: Path, force: bool) -> None:
         raise ConfigError("--out", f"{str(out)!r} given; it must end in .png, .pdf or .svg")
     if out.is_dir() or not out.parent.is_dir():
         raise ConfigError("--out", f"{str(out)!r} given; it must be a file in a folder that is there")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise ConfigError("--out", f"{str(out)!r} cannot be written (no permission in {str(out.parent)!r})")
     if out.exists() and not force:
         raise ConfigError("--out", f"{str(out)!r} exists; name another file, or give --force to write over it")

@@ -10,6 +10,7 @@ from depositum.cli.figure import FigureFile, Force, check_figure
 from depositum.cli.run import ConfigFile, Overrides
 from depositum.data import picture
 from depositum.networks import draw
+from depositum.report.saving import save
 from depositum.runs import load
 from depositum.runs.build import load_data, partition
 
@@ -24,8 +25,8 @@ def command(
 
     Also says the network's spectral gap, and how heterogeneous the partition is; of several seeds, the first's.
     """
-    check_figure(out, force)
     checked = load(config, overrides or [])
+    check_figure(out, force)
     network = checked.make_network(config.parent)
     dataset = load_data(checked, config.parent)
     parts, _ = partition(checked, dataset, checked.run.seeds[0])
@@ -49,5 +50,5 @@ def command(
     else:
         left.text(0.5, 0.5, "every client talks to a server", ha="center", va="center")
         left.set_axis_off()
-    figure.savefig(out, dpi=140)
+    save(figure, out)
     typer.echo(f"picture: {out}")

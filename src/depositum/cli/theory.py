@@ -19,6 +19,9 @@ from depositum.networks import Network
 from depositum.problem.constants import Measured, smoothness, variance
 from depositum.runs import Config, build_simulator, load
 
+#: The columns that the table of conditions needs; a narrower one has the numbers below each condition.
+WIDE = 76
+
 
 def command(
     config: ConfigFile,
@@ -42,14 +45,14 @@ def command(
     if not isinstance(method, Depositum):
         raise ConfigError("algorithm.name", f"{method.name!r} given; the theory is of 'depositum'")
     measured = measure(checked, config.parent, smooth, noise)
+    console = Console(highlight=False)
     try:
-        conditions = _conditions(measured.setting)
+        conditions = _conditions(measured.setting, console.width)
         lines = [*_remedies(measured.setting), *_conclusions(measured), *_beyond(method, measured.network)]
     except (OverflowError, ZeroDivisionError):
         raise ConfigError(
             "--smoothness", f"L = {measured.setting.L:g} is beyond what can be calculated with; scale the loss"
         ) from None
-    console = Console(highlight=False)
     console.print(_numbers(measured))
     console.print(conditions)
     for line in lines:
@@ -122,15 +125,20 @@ def _numbers(asked: Asked) -> Table:
     return table
 
 
-def _conditions(setting: theory.Setting) -> Table:
+def _conditions(setting: theory.Setting, width: int) -> Table:
+    """Each condition with its numbers, in columns of their own where there is room for that, or below it."""
     table = Table(title="the conditions of Theorem 1", title_justify="left")
-    table.add_column("condition", no_wrap=True)
-    for heading in ("left", "right", "slack"):
+    wide = width >= WIDE
+    table.add_column("condition" if wide else "condition\n  left, right; slack", no_wrap=wide, overflow="fold")
+    for heading in ("left", "right", "slack") if wide else ():
         table.add_column(heading, justify="right")
-    table.add_column("holds")
+    table.add_column("holds", no_wrap=True)
     for condition in theory.conditions(setting):
-        numbers = (f"{value:.3g}" for value in (condition.left, condition.right, condition.slack))
-        table.add_row(condition.formula, *numbers, "yes" if condition.holds else "no")
+        left, right, slack = (f"{value:.3g}" for value in (condition.left, condition.right, condition.slack))
+        cells = (
+            (condition.formula, left, right, slack) if wide else (f"{condition.formula}\n  {left}, {right}; {slack}",)
+        )
+        table.add_row(*cells, "yes" if condition.holds else "no")
     return table
 
 

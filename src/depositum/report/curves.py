@@ -8,9 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from depositum.report.saving import save
+
 #: Panels in order: column, title, logarithmic axis.
 PANELS = (
     ("train_loss", "training loss f(x̄)", False),
+    ("test_loss", "test loss of x̄", False),
     ("test_accuracy", "test accuracy of x̄", False),
     ("consensus_x", "consensus error (1/n)‖Jx − x‖²", True),
     ("stationarity", "stationarity ‖Gᵅ(x)‖²", True),
@@ -37,23 +40,18 @@ AGAINST = {
 def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", against: str = "iteration") -> None:
     """Draw the histories of named runs into one figure file.
 
-    Panels that no run has values for are left out; a run without a panel's measure is left out of that panel.
+    Panels that no run has values for are left out; a run without a panel's measure is left out of that panel. The test
+    loss has one where evaluations lack an accuracy or the training loss, as a regression's and a language model's do.
     """
     frames = {label: frame.replace([np.inf, -np.inf], np.nan) for label, frame in runs.items()}
-    shown = [panel for panel in PANELS if any(_has(frame, panel[0]) for frame in frames.values())] or [PANELS[0]]
+    shown = [panel for panel in PANELS if any(_says(frame, panel[0]) for frame in frames.values())] or [PANELS[0]]
     columns = 2 if len(shown) == 4 else min(3, len(shown))
     rows = -(-len(shown) // columns)
     # A figure of its own, not pyplot's: a person's choice of backend stays as it is.
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, (column, name, logarithmic) in zip(grid.flat, shown, strict=False):
-        for k, (label, frame) in enumerate(frames.items()):
-            _curve(axes, frame, column, against, label, k, logarithmic, band=len(frames) <= FEW)
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel(AGAINST[against])
-        axes.set_xlim(left=0)
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+    for axes, panel in zip(grid.flat, shown, strict=False):
+        _draw_panel(axes, frames, panel, against)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
     if len(frames) > 1:
@@ -69,37 +67,77 @@ def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", a
     what = f"mean {'± standard deviation ' * (len(frames) <= FEW)}over seeds" if several else ""
     if title or what:
         figure.suptitle(", ".join(part for part in (title, what) if part), fontsize=11)
-    part = path.with_name(path.stem + ".part" + path.suffix)
-    figure.savefig(part, dpi=140)
-    part.replace(path)
+    save(figure, path)
 
 
-def _has(frame: pd.DataFrame, column: str) -> bool:
-    return column in frame and bool(frame[column].notna().any())
+def _points(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The rows of a history that a panel shows."""
+    points: pd.DataFrame = frame.dropna(subset=[column])
+    # All clients start from one model: rounding is all there is of a consensus error there.
+    return points[points["iteration"] > 0] if column == "consensus_x" else points
 
 
-def _curve(
-    axes: Axes,
-    frame: pd.DataFrame,
-    column: str,
-    against: str,
-    label: str,
-    k: int,
-    logarithmic: bool,
-    band: bool,
-) -> None:
-    points = frame[["seed", "iteration", *({against} - {"iteration"}), column]].dropna()
-    if column == "consensus_x":
-        points = points[points["iteration"] > 0]  # all clients start from one model: rounding is all there is
-    groups = points.groupby("iteration")
+def _says(frame: pd.DataFrame, column: str) -> bool:
+    """Whether a run has values of a measure; of the test loss, where others do not say as much at all of them."""
+    points = _points(frame, column)
+    if column == "test_loss":
+        points = points[points[["train_loss", "test_accuracy"]].isna().any(axis=1)]
+    return not points.empty
+
+
+def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], panel: tuple[str, str, bool], against: str) -> None:
+    column, name, logarithmic = panel
+    if logarithmic:
+        largest = {label: _points(frame, column)[column].max() for label, frame in frames.items()}
+        zero = [label for label, value in largest.items() if value == 0]  # which has no place on such an axis
+        if len(zero) < sum(value == value for value in largest.values()):
+            axes.set_yscale("log")
+            name += f"\n0 throughout: {_listed(zero, len(frames))}" if zero else ""
+        else:
+            axes.set_yticks([0])
+            axes.text(0.5, 0.55, "0 throughout", transform=axes.transAxes, ha="center", color="0.4")
+    for k, (label, frame) in enumerate(frames.items()):
+        _curve(axes, frame, column, against, label, k, band=len(frames) <= FEW)
+    axes.set_title(name, fontsize=10)
+    axes.set_xlabel(AGAINST[against])
+    axes.locator_params(axis="x", integer=against != "seconds")
+    if axes.dataLim.x1 > 0:
+        axes.set_xlim(left=0)
+    else:  # nothing was done yet: one place, and not on the edge
+        axes.set(xlim=(-0.5, 0.5), xticks=[0])
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _listed(labels: list[str], runs: int) -> str:
+    """Some of so many runs, by name where a title has room for that."""
+    names = ", ".join(labels)
+    return names if len(names) <= 40 else f"{len(labels)} of {runs} runs"
+
+
+def _curve(axes: Axes, frame: pd.DataFrame, column: str, against: str, label: str, k: int, band: bool) -> None:
+    groups = _points(frame, column).groupby("iteration")
     x, mean, std = groups[against].mean(), groups[column].mean(), groups[column].std().fillna(0.0)
     low = mean - std
-    if logarithmic:
+    if axes.get_yscale() == "log":
         keep = mean > 0  # an exact 0 has no place on this axis
         x, mean, std = x[keep], mean[keep], std[keep]
         low = (mean - std).clip(lower=mean * 0.05)
-        axes.set_yscale("log")
     colour, dash = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
-    axes.plot(x.to_numpy(), mean.to_numpy(), dash, color=colour, label=label, linewidth=1.6)
-    if band:
+    alone = len(x) == 1  # a line of one point, and a band around it, cannot be seen
+    axes.plot(
+        x.to_numpy(),
+        mean.to_numpy(),
+        dash,
+        color=colour,
+        label=label,
+        linewidth=1.6,
+        marker="o" if alone else None,
+        markersize=5,
+    )
+    if not band or not (std > 0).any():  # a band of no height would leave a logarithmic axis without one too
+        return
+    if alone:
+        axes.errorbar(x, mean, yerr=[mean - low, std], fmt="none", ecolor=colour, capsize=3, linewidth=1.6)
+    else:
         axes.fill_between(x.to_numpy(), low.to_numpy(), (mean + std).to_numpy(), color=colour, alpha=0.18, linewidth=0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -32,6 +33,8 @@ RANKING = (
     ("phases", "phases", "{:.0f}"),
     ("bytes_sent", "sent", "bytes"),
 )
+#: The columns that a line of a ranking needs, with room for a name.
+LINE = 80
 
 
 def final_values(frame: pd.DataFrame) -> pd.DataFrame:
@@ -39,26 +42,37 @@ def final_values(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("iteration").groupby("seed").tail(1)
 
 
-def comparison(runs: Mapping[str, pd.DataFrame], width: int) -> Table:
-    """Final measures of any number of runs: side by side where that can be read at this width, else a line each."""
-    return summary(runs) if 18 + 15 * len(runs) <= width or len(runs) == 1 else ranking(runs)
+def comparison(runs: Mapping[str, pd.DataFrame], width: int) -> Table | Group:
+    """Final measures of any number of runs, in what can be read at this width.
+
+    Side by side; or else a line each, in a ranking; or else one below the other, in the same order.
+    """
+    if 18 + 15 * len(runs) <= width or len(runs) == 1:
+        return summary(runs)
+    if width >= LINE:
+        return ranking(runs)
+    return Group(*(summary({name: runs[name]}) for name in _best_first(runs)))
 
 
 def ranking(runs: Mapping[str, pd.DataFrame]) -> Table:
     """A line per run, the best test accuracy first (or the lowest training loss, where nothing was tested)."""
-    last = {name: final_values(frame) for name, frame in runs.items()}
+    last = {name: final_values(runs[name]) for name in _best_first(runs)}
     shown = [entry for entry in RANKING if any(frame[entry[0]].notna().any() for frame in last.values())]
-
-    def order(name: str) -> tuple[float, float]:
-        return -last[name]["test_accuracy"].fillna(0.0).mean(), last[name]["train_loss"].mean()
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("run", overflow="fold")
     for _, heading, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
-    for name in sorted(last, key=order):
-        table.add_row(Text(name), *(cell(last[name][column], form) for column, _, form in shown))
+    for name, frame in last.items():
+        table.add_row(Text(name), *(cell(frame[column], form) for column, _, form in shown))
     return table
+
+
+def _best_first(runs: Mapping[str, pd.DataFrame]) -> list[str]:
+    def order(name: str) -> tuple[float, float]:
+        last = final_values(runs[name])
+        return -last["test_accuracy"].fillna(0.0).mean(), last["train_loss"].mean()
+
+    return sorted(runs, key=order)
 
 
 def summary(runs: Mapping[str, pd.DataFrame]) -> Table:
