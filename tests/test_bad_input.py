@@ -67,7 +67,27 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("problem.clients=4.0", "problem.clients", "4.0 given; it must be a whole number"),
     ("problem.clients=true", "problem.clients", "True given; it must be a whole number"),
     ("problem.partition=3", "problem.partition", "3 given; it must be a text in quotes or a table"),
-    ("algorithm.alpha=fast", "algorithm.alpha", "'fast' given"),
+    (
+        "algorithm.alpha=fast",
+        "algorithm.alpha",
+        r"'fast' given; it must be a number or a schedule \{ power \| step \| cosine = \{ … \} \}$",
+    ),
+    (
+        "problem.model={mlp={hidden=8}}",
+        "problem.model.mlp.hidden",
+        "8 given; it must be a list of whole numbers ≥ 1$",
+    ),
+    (
+        'problem.model={mlp={hidden="a"}}',
+        "problem.model.mlp.hidden",
+        "'a' given; it must be a list of whole numbers ≥ 1$",
+    ),
+    (
+        "problem.model={mlp={hidden=[8, 0]}}",
+        "problem.model.mlp.hidden",
+        r"\[8, 0\] given; it must be a list of whole numbers ≥ 1$",
+    ),
+    ("problem.partition={dirichlet=0}", "problem.partition.dirichlet.theta", "0 given; it must be a number > 0$"),
     ("algorithm.name=3", "algorithm.name", "3 given; it must be a text in quotes"),
     ("run.seeds=x", "run.seeds", "'x' given; it must be a list"),
     ("run.seeds=[0, 1.5]", "run.seeds", "1.5 given; it must be a whole number"),
