@@ -132,6 +132,8 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
         "algorithm.alpha",
         "αβρ = 9·0.2 = 1.8, but the prox is single-valued only below 1, for prox steps < 5; change alpha",
     ),
+    ("problem.loss=mse", "problem.loss", "1 target and 3 outputs; labels of classes are for 'cross-entropy'$"),
+    ("problem.loss=logistic", "problem.loss", "'logistic' given, but 'synthetic' has 3 classes; it is for two"),
     (("network.topology=hypercube", "problem.clients=10"), "network.topology", "10"),
     ("network.topology=split.txt", "network.topology", "2 components: client 2 cannot reach client 0"),
     ("network.topology=no.txt", "network.topology", "no.txt does not exist"),
@@ -230,7 +232,13 @@ def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(data, "load", load)
     for settings, key, _ in WRONG:
         # These depend on the data itself.
-        if settings in ("problem.clients=61", "problem.model=cnn", "problem.dataset=mnist"):
+        if settings in (
+            "problem.clients=61",
+            "problem.model=cnn",
+            "problem.dataset=mnist",
+            "problem.loss=mse",
+            "problem.loss=logistic",
+        ):
             continue
         given = [settings] if isinstance(settings, str) else settings
         if any(word in given[0] for word in ("cut.npz", "nan.npz", "broken:fails", "broken:number", "broken:narrow")):

@@ -296,7 +296,8 @@ NAN[4, 2] = float("nan")
         ([(X.to(torch.uint8), Y)], r"problem.model: fails on \[2, 5\] of torch.uint8"),
         (
             [(X, Y.float())],
-            r"loss: 'mse' fails on outputs \[2, 3\] of torch.float32 and targets \[2\] of torch.float32",
+            r"loss: targets that are not whole numbers mean regression, but a sample has 1 target and 3 outputs; "
+            r"labels of classes must be integers$",
         ),
     ],
 )
