@@ -96,7 +96,7 @@ class RunFolder:
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
         until = -1 if until is None else until
-        evaluations, metrics = config.run.evaluations(), config.metrics.settings(None)
+        evaluations, metrics = config.run.evaluations(), config.metrics.settings()
         history = History(
             _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / HISTORY)
