@@ -245,6 +245,9 @@ def test_an_empty_folder_and_another_kind_of_file_are_refused(tmp_path):
     (tmp_path / "data.csv").write_text("1,2")
     with pytest.raises(DataError, match=r"data\.csv: own data is a \.npz file.*; make an \.npz of it: docs/data\.md$"):
         load(tmp_path / "data.csv")
+    (tmp_path / "data.jsonl").write_text("{}")
+    with pytest.raises(DataError, match=r"data\.jsonl: own data is .*; a text is { instructions = … }$"):
+        load(tmp_path / "data.jsonl")
     with pytest.raises(DataError, match=r"data\.csv: .*make an \.npz of it"):  # by its name alone
         load("data.csv", base=tmp_path)
 

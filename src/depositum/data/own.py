@@ -69,7 +69,8 @@ def check_exists(path: Path, clients: int | None = None) -> None:
             raise DataError(f"{path}: there is no such file or folder")
         if path.is_file() and path.suffix != ".npz":
             kinds = f"a .npz file, a folder of them, or a pattern with {CLIENT} in it"
-            raise DataError(f"{path}: own data is {kinds}; make an .npz of it: docs/data.md")
+            made = "a text is { instructions = … }" if path.suffix == ".jsonl" else "make an .npz of it: docs/data.md"
+            raise DataError(f"{path}: own data is {kinds}; {made}")
         if path.is_file():
             return
     client_files(path, clients)
