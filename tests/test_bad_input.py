@@ -70,7 +70,27 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("problem.clients=4.0", "problem.clients", "4.0 given; it must be a whole number"),
     ("problem.clients=true", "problem.clients", "True given; it must be a whole number"),
     ("problem.partition=3", "problem.partition", "3 given; it must be a text in quotes or a table"),
-    ("algorithm.alpha=fast", "algorithm.alpha", "'fast' given"),
+    (
+        "algorithm.alpha=fast",
+        "algorithm.alpha",
+        r"'fast' given; it must be a number or a schedule \{ power \| step \| cosine = \{ … \} \}$",
+    ),
+    (
+        "problem.model={mlp={hidden=8}}",
+        "problem.model.mlp.hidden",
+        "8 given; it must be a list of whole numbers ≥ 1$",
+    ),
+    (
+        'problem.model={mlp={hidden="a"}}',
+        "problem.model.mlp.hidden",
+        "'a' given; it must be a list of whole numbers ≥ 1$",
+    ),
+    (
+        "problem.model={mlp={hidden=[8, 0]}}",
+        "problem.model.mlp.hidden",
+        r"\[8, 0\] given; it must be a list of whole numbers ≥ 1$",
+    ),
+    ("problem.partition={dirichlet=0}", "problem.partition.dirichlet.theta", "0 given; it must be a number > 0$"),
     ("algorithm.name=3", "algorithm.name", "3 given; it must be a text in quotes"),
     ("run.seeds=x", "run.seeds", "'x' given; it must be a list"),
     ("run.seeds=[0, 1.5]", "run.seeds", "1.5 given; it must be a whole number"),
@@ -115,6 +135,8 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
         "algorithm.alpha",
         "αβρ = 9·0.2 = 1.8, but the prox is single-valued only below 1, for prox steps < 5; change alpha",
     ),
+    ("problem.loss=mse", "problem.loss", "1 target and 3 outputs; labels of classes are for 'cross-entropy'$"),
+    ("problem.loss=logistic", "problem.loss", "'logistic' given, but 'synthetic' has 3 classes; it is for two"),
     (("network.topology=hypercube", "problem.clients=10"), "network.topology", "10"),
     ("network.topology=split.txt", "network.topology", "2 components: client 2 cannot reach client 0"),
     ("network.topology=no.txt", "network.topology", "no.txt does not exist"),
@@ -217,7 +239,13 @@ def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(data, "load", load)
     for settings, key, _ in WRONG:
         # These depend on the data itself.
-        if settings in ("problem.clients=61", "problem.model=cnn", "problem.dataset=mnist"):
+        if settings in (
+            "problem.clients=61",
+            "problem.model=cnn",
+            "problem.dataset=mnist",
+            "problem.loss=mse",
+            "problem.loss=logistic",
+        ):
             continue
         given = [settings] if isinstance(settings, str) else settings
         if any(word in given[0] for word in ("cut.npz", "nan.npz", "broken:fails", "broken:number", "broken:narrow")):

@@ -140,9 +140,15 @@ BAD = {
     "complex": (changed(x=np.zeros((6, 3), complex)), "x has type complex128"),
     "test of another width": (changed(x_test=np.zeros((2, 4)), y_test=np.zeros(2, int)), r"x_test has .*\(4,\)"),
     "client too short": (changed(client=np.zeros(5, int)), r"client has shape \(5,\)"),
-    "client gap": (changed(client=np.array([0, 0, 2, 2, 3, 3])), "client goes from 0 to 3 without 1"),
+    "client gap": (
+        changed(client=np.array([0, 0, 2, 2, 3, 3])),
+        "client goes from 0 to 3 without 1; the ids of n clients are 0 … n−1",
+    ),
     "client from 1": (changed(client=np.array([1, 1, 2, 2, 3, 3])), "client goes from 1 to 3 without 0"),
-    "client negative": (changed(client=np.array([-1, 0, 1, 1, 1, 1])), "client goes from -1 to 1"),
+    "client negative": (
+        changed(client=np.array([-1, 0, 1, 1, 1, 1])),
+        "client goes from -1 to 1; the ids of n clients are 0 … n−1",
+    ),
     "client names": (changed(client=np.array(list("aabbcc"))), "client has .* type <U1"),
     "objects": (changed(x=np.array([[{}]] * 6, dtype=object)), "holds Python objects .* never loaded"),
 }
@@ -237,8 +243,13 @@ def test_an_empty_folder_and_another_kind_of_file_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"empty: there is no \.npz file in this folder"):
         load(tmp_path / "empty")
     (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"data\.csv: own data is a \.npz file"):
+    with pytest.raises(DataError, match=r"data\.csv: own data is a \.npz file.*; make an \.npz of it: docs/data\.md$"):
         load(tmp_path / "data.csv")
+    (tmp_path / "data.jsonl").write_text("{}")
+    with pytest.raises(DataError, match=r"data\.jsonl: own data is .*; a text is { instructions = … }$"):
+        load(tmp_path / "data.jsonl")
+    with pytest.raises(DataError, match=r"data\.csv: .*make an \.npz of it"):  # by its name alone
+        load("data.csv", base=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray, np.ndarray.tolist])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from depositum.algorithms import ALGORITHMS
+from depositum.data import load as load_data
 from depositum.runs import load, parse
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +38,19 @@ def test_the_method_of_your_own_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert history["train_loss"].iloc[-1] < history["train_loss"].iloc[0]
     assert history["phases"].iloc[-1] == 17
     assert history["bytes_sent"].iloc[-1] == 17 * 2 * 10 * 4
+
+
+def test_data_of_your_own_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to a .npz file work: from arrays, with owners, and from a CSV file, whose numbers come through."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("age,label,weight\n31,1,70.5\n28,0,60\n45,1,80\n")
+    arrays, table = blocks(ROOT / "docs" / "data.md", "python")
+    exec(compile(arrays, "data.md", "exec"), {})
+    assert len(load_data("mine.npz").clients) == 3
+    exec(compile(table, "data.md", "exec"), {})
+    found = load_data("mine.npz")
+    assert found.train.inputs.tolist() == [[31, 70.5], [28, 60], [45, 80]]
+    assert (found.train.targets.tolist(), found.classes) == ([1, 0, 1], 2)
 
 
 def test_the_readme_s_configuration_is_the_demo_s() -> None:

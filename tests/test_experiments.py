@@ -287,6 +287,10 @@ PANEL = small()["figure"]["panel"][0]
             {"figure": {"series": ["alpha"], "panel": [{**PANEL, "kind": "bars"}]}},
             ["figure.panel.1.kind", "'bars' given", "'points'"],
         ),
+        (
+            {"figure": {"series": ["alpha"], "panel": [PANEL], "columns": 0}},
+            ["mine: figure.columns: 0 given; it must be a number ≥ 1"],
+        ),
         ({"table": [{"title": "t", "rows": ["alpha"]}]}, ["table 1", "must have lines"]),
         (
             {"table": [{**small()["table"][0], "paper": [["T0 = 1", "1.00±0.10"]]}]},

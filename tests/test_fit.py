@@ -290,13 +290,16 @@ NAN[4, 2] = float("nan")
             r"clients\[1\]: targets are torch.float32, but those of clients\[0\] are torch.int64",
         ),
         ([(np.array(["a", "b"]), Y[:2])], r"clients\[0\]: must be two arrays of numbers"),
+        ([(X.to_sparse(), Y)], r"clients\[0\]: inputs are sparse \(torch.sparse_coo\); .* with .to_dense\(\)"),
+        ([(X, Y), (X, Y.to_sparse())], r"clients\[1\]: targets are sparse"),
         ([(1.0, 2.0)], r"clients\[0\]: must be arrays of samples, not single numbers"),
         ([(X, Y + 1)], r"problem.model: it has 3 outputs, but there is a label 3; labels are 0 … 2"),
         ([(X[:, :4], Y)], r"problem.model: fails on \[2, 4\] of torch.float32"),
         ([(X.to(torch.uint8), Y)], r"problem.model: fails on \[2, 5\] of torch.uint8"),
         (
             [(X, Y.float())],
-            r"loss: 'mse' fails on outputs \[2, 3\] of torch.float32 and targets \[2\] of torch.float32",
+            r"loss: targets that are not whole numbers mean regression, but a sample has 1 target and 3 outputs; "
+            r"labels of classes must be integers$",
         ),
     ],
 )
@@ -315,7 +318,21 @@ def test_wrong_clients(clients, message):
         ({"algorithm": "depositum"}, "algorithm: 'depositum' given; it must be of type Algorithm"),
         ({"regularizer": "l1", "beta": 1.0}, r"regularizer: 'l1' given; it must be of type Regularizer, such as dp.L1"),
         ({"regularizer": dp.L1()}, r"beta: missing; L1\(\) is weighted by it"),
-        ({"beta": -1.0}, "problem.beta: -1.0 given"),
+        ({"beta": -1.0, "regularizer": dp.L1()}, "problem.beta: -1.0 given"),
+        ({"beta": 0.1}, "beta: 0.1 given, but no regularizer that it could weigh"),
+        ({"beta": float("nan")}, "beta: nan given, but no regularizer"),
+        (
+            {"metrics": dp.MetricSettings(costly_every=7), "evaluate_every": 10},
+            "metrics.costly_every: 7 given; it must be a multiple of run.evaluate_every = 10",
+        ),
+        (
+            {"metrics": {"costly_every": 1}},
+            r"metrics: {'costly_every': 1} given; it must be of type MetricSettings, such as dp.MetricSettings",
+        ),
+        ({"processes": 60}, "processes: 60 given; it must be of type ProcessSettings, such as dp.ProcessSettings"),
+        ({"callbacks": [print]}, r"callbacks: \[<built-in .*\] given; it must be a list of dp.Callback objects"),
+        ({"callbacks": dp.Callback()}, "callbacks: .* given; it must be a list of dp.Callback objects"),
+        ({"model": nn.LSTM(5, 3)}, "problem.model: returned a tuple, but 'cross-entropy' takes one tensor"),
         ({"regularizer": dp.MCP(), "beta": 200.0}, "algorithm.alpha: αβρ = .* single-valued only below 1"),
         ({"test": (X[:, :3], Y)}, r"test: inputs have shape \(3,\) per sample"),
         ({"test": (X, Y.float())}, "test: targets are torch.float32"),
@@ -350,5 +367,19 @@ def test_wrong_settings(settings, message):
 
 
 def test_beta_zero_switches_the_regularizer_off():
-    """Said explicitly, it is a choice."""
+    """Said explicitly, it is a choice; without a regularizer it says nothing new."""
     assert same_state(quick(regularizer=dp.L1(), beta=0.0), quick())
+    assert same_state(quick(beta=0), quick())
+
+
+def test_smoothness_can_be_measured():
+    """L of a linear layer under cross-entropy is ½ λ_max(AᵀA/N_i), A with a column of ones, of the worst client."""
+    worst = 0.0
+    for inputs, _ in data():
+        a = np.column_stack([inputs.double().numpy(), np.ones(len(inputs))])
+        worst = max(worst, 0.5 * float(np.linalg.eigvalsh(a.T @ a / len(a))[-1]))
+    measured, given = (
+        quick(metrics=dp.MetricSettings(costly_every=4, smoothness=L)).history["s"] for L in ("measure", worst)
+    )
+    assert (measured > 0).all()
+    np.testing.assert_allclose(measured, given, rtol=1e-9)

@@ -172,7 +172,7 @@ def test_every_seed_has_its_own_split(tokenizer: str, tmp_path: Path) -> None:
             assert torch.equal(whole.test.take(tested).targets, alone.test.targets)
             assert torch.equal(whole.test.take(tested).category, alone.test.category)
     assert load(tokenizer, file=file, split_seed="run", test=0.0).test is None
-    with pytest.raises(ConfigError, match=r"split_seed: 'never' given; Input should be a valid integer or 'run'"):
+    with pytest.raises(ConfigError, match=r"split_seed: 'never' given; it must be a whole number or 'run'"):
         load(tokenizer, file=file, split_seed="never")
 
 
@@ -207,9 +207,17 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
         ({}, ConfigError, "problem.dataset.instructions.file: missing"),
         ({"file": "no.jsonl"}, DataError, "no.jsonl: there is no such file"),
         ({"file": "mine.jsonl", "max_length": 1}, ConfigError, "max_length: 1 given"),
-        ({"file": "mine.jsonl", "template": "Q:"}, ConfigError, "it must have {instruction} in it"),
+        (
+            {"file": "mine.jsonl", "template": "Q:"},
+            ConfigError,
+            "problem.dataset.instructions.template: 'Q:' given; it must have {instruction} in it",
+        ),
         ({"file": "mine.jsonl", "fields": {"respones": "a"}}, ConfigError, "did you mean 'response'?"),
-        ({"file": "mine.jsonl", "test": 0.5, "validation": 0.5}, ConfigError, "together they must be below 1"),
+        (
+            {"file": "mine.jsonl", "test": 0.5, "validation": 0.5},
+            ConfigError,
+            "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; together they must be below 1",
+        ),
         ({"file": "mine.jsonl", "maximum": 3}, ConfigError, "unknown key"),
     ],
 )
@@ -220,6 +228,27 @@ def test_bad_settings(tokenizer: str, tmp_path: Path, arguments: dict[str, Any],
         data.load({"instructions": arguments}, base=tmp_path, tokenizer=tokenizer)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("template", "Q:"), ("validation", 0.95)])
+def test_the_key_of_a_wrong_setting_is_whole(monkeypatch: pytest.MonkeyPatch, key: str, value: Any) -> None:
+    """Dolly's settings are under its own name, as a person wrote them."""
+    lines = "\n".join(map(json.dumps, records(10))).encode()
+    monkeypatch.setattr(data.files, "read", lambda name: {"dolly": lines})
+    with pytest.raises(ConfigError, match=rf"^problem\.dataset\.dolly\.{key}: {value!r} "):
+        data.load({"dolly": {key: value}}, tokenizer="never read")
+
+
+def test_texts_have_no_classes_to_divide(tokenizer: str, tmp_path: Path) -> None:
+    """What is said can be done: evenly, or in shares of different size."""
+    given = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(20))]
+    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", given)))
+    for spec in ({"dirichlet": 0.3}, {"dirichlet-clients": 0.3}, "shards"):
+        said = r"is text, which has none; use 'iid' or 'quantity', or give every client a file of its own$"
+        with pytest.raises(ConfigError, match=said):
+            data.partition(spec, texts, n=3, seed=0)
+    for spec in ("iid", {"quantity": 0.3}):
+        assert sum(map(len, data.partition(spec, texts, n=3, seed=0))) == len(texts.train)
 
 
 def test_text_needs_a_language_model(tmp_path: Path) -> None:

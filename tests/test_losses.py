@@ -1,5 +1,6 @@
 """Losses by name and a person's own: one value per sample, and what is refused before any work."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError
 from depositum.layout import Layout
 from depositum.problem import LOSSES, Loss, Oracle, Problem, Trial, as_loss
-from depositum.problem.losses import check_per_sample
+from depositum.problem.tried import check_per_sample
 
 
 def oracle_of(model, loss, inputs, targets, test=None, **settings):
@@ -153,11 +154,25 @@ def test_a_loss_that_averages_is_refused(loss, shape):
 
 def test_elementwise_losses_are_not_broadcast():
     """[B, 1] outputs against [B] targets would be all pairs of samples in torch: refused."""
-    with (
-        pytest.warns(UserWarning, match="target size"),
-        pytest.raises(ConfigError, match=r"loss: returned shape \(2, 2\)"),
-    ):
-        oracle_of(nn.Linear(4, 1), nn.MSELoss(), INPUTS, torch.randn(6))
+    said = r"problem.loss: outputs have shape \[2, 1\] and targets \[2\], .* give targets of shape \[N, 1\]$"
+    for loss in (nn.MSELoss(), F.l1_loss, lambda o, t: F.mse_loss(o, t, reduction="none")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch's own, in two lines and of the same
+            with pytest.raises(ConfigError, match=said):
+                oracle_of(nn.Linear(4, 1), loss, INPUTS, torch.randn(6))
+    flat = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    with pytest.raises(ConfigError, match=r"outputs have shape \[2\] and targets \[2, 1\], .* of shape \[N\]$"):
+        oracle_of(flat, nn.MSELoss(), INPUTS, torch.randn(6, 1))
+
+
+def test_a_model_of_several_tensors():
+    """A loss by name takes one tensor; one's own may take whatever the model returns."""
+    recurrent = nn.LSTM(4, 3, batch_first=True)
+    sequences = torch.randn(6, 2, 4)
+    for loss in ("cross-entropy", "mse", "logistic", nn.CrossEntropyLoss()):
+        with pytest.raises(ConfigError, match="problem.model: returned a tuple, but .* takes one tensor; wrap it in"):
+            oracle_of(recurrent, loss, sequences, TARGETS)
+    oracle_of(recurrent, lambda o, t: F.cross_entropy(o[0][:, -1], t, reduction="none"), sequences, TARGETS)
 
 
 @pytest.mark.parametrize("loss", [3, None, ["mse"]])
@@ -204,16 +219,38 @@ def test_logistic_labels_are_zero_and_one():
             "mse",
             INPUTS,
             TARGETS,
-            r"loss: 'mse' fails on outputs \[2, 3\] of torch.float32 and",
+            r"loss: 'mse' compares outputs with targets, but a sample has 1 target and 3 outputs; "
+            r"labels of classes are for 'cross-entropy'$",
+        ),
+        (
+            nn.Linear(4, 3),
+            "mse",
+            INPUTS,
+            torch.randn(6, 2),
+            r"loss: targets that are not whole numbers mean regression, but a sample has 2 targets and 3 outputs; "
+            r"labels of classes must be integers$",
         ),
         (
             nn.Linear(4, 3),
             "cross-entropy",
             INPUTS,
             torch.randn(6),
-            r"loss: 'cross-entropy' fails on outputs \[2, 3\]",
+            r"loss: cross-entropy is of labels, which must be integers .* but the targets are real numbers$",
         ),
-        (nn.Linear(4, 2), "logistic", INPUTS, TARGETS % 2, r"loss: 'logistic' fails on outputs \[2, 2\]"),
+        (
+            nn.Linear(4, 3),
+            nn.CrossEntropyLoss(),
+            INPUTS,
+            torch.randn(6),
+            r"loss: cross-entropy is of labels, which must be integers",
+        ),
+        (
+            nn.Linear(4, 2),
+            "logistic",
+            INPUTS,
+            TARGETS % 2,
+            r"problem.model: it has 2 outputs, but the loss 'logistic' is of one$",
+        ),
     ],
 )
 def test_models_and_losses_that_do_not_fit_the_data(model, loss, inputs, targets, message):

@@ -1,6 +1,6 @@
 """`fit`: a person's own model and data, in one call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
 from depositum.engines.processes import ProcessEngine, ProcessSettings, join, launched, problem_of_all
 from depositum.errors import ConfigError, is_number, is_whole
-from depositum.metrics import MetricSettings
+from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import BatchSize, Weighting, from_client_data
 from depositum.problem.losses import Loss
@@ -103,7 +103,8 @@ def fit(
         Samples per client and iteration, drawn with replacement; `"full"` for full local gradients.
     loss
         A name, one of torch's losses, or a function or module of (outputs, targets) with one value per sample; default
-        cross-entropy for whole-number targets, half the squared error for real ones.
+        cross-entropy for whole-number targets, half the squared error for real ones. Means are over samples, also of
+        `CrossEntropyLoss(weight=…)`, where torch's own mean divides by the sum of the samples' weights.
     test
         An (inputs, targets) pair that is evaluated and never trained on.
     weighting
@@ -132,6 +133,8 @@ def fit(
         ("network", network, Network, "dp.ring(10)"),
         ("regularizer", regularizer, Regularizer, "dp.L1()"),
         ("algorithm", algorithm, Algorithm, "dp.Depositum(alpha=0.1)"),
+        ("metrics", metrics, MetricSettings, "dp.MetricSettings(costly_every=50)"),
+        ("processes", processes, ProcessSettings, "dp.ProcessSettings(timeout=60.0)"),
     ):
         if value is not None and not isinstance(value, kind):
             raise ConfigError(key, f"{value!r} given; it must be of type {kind.__name__}, such as {example}")
@@ -139,10 +142,16 @@ def fit(
     for key, number in counts.items():
         if not is_whole(number):
             raise ConfigError(f"run.{key}", f"{number!r} given; it must be a whole number")
+    (metrics or MetricSettings()).check(Evaluations(evaluate_every, evaluate_from))
+    asked = list(callbacks) if isinstance(callbacks, Iterable) else [None]
+    if not all(isinstance(callback, Callback) for callback in asked):
+        raise ConfigError("callbacks", f"{callbacks!r} given; it must be a list of dp.Callback objects")
     if beta is not None and not is_number(beta):
         raise ConfigError("beta", f"{beta!r} given; it must be a number ≥ 0")
     if regularizer is not None and beta is None:
         raise ConfigError("beta", f"missing; {regularizer} is weighted by it: give a number > 0, or 0 to switch it off")
+    if regularizer is None and beta:
+        raise ConfigError("beta", f"{beta!r} given, but no regularizer that it could weigh; give one, or leave β out")
     if dtype not in ("float32", "float64"):
         raise ConfigError("dtype", f"{dtype!r} given; it can be 'float32' or 'float64'")
     own = processes or ProcessSettings()
@@ -200,7 +209,7 @@ def fit(
             evaluate_from=evaluate_from,
             checkpoint_every=max(1, evaluate_every),
             metrics=metrics,
-            callbacks=[trace, *([ProgressBar()] if shown else []), *callbacks],
+            callbacks=[trace, *([ProgressBar()] if shown else []), *asked],
         )
         snapshot = loop.run()
     row, buffers = loop.averaged(seed)

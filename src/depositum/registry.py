@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from depositum.errors import ConfigError, listing, nearest
+from depositum.wording import refusal
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -146,9 +147,7 @@ class Registry(Generic[T]):
         except ValidationError as error:
             choices = [c for c in get_args(annotation) if isinstance(c, str)]
             if choices and isinstance(value, str):
-                said = f"it can be {listing(choices)}{nearest(value, choices)}"
+                said = f"{value!r} given; it can be {listing(choices)}{nearest(value, choices)}"
             else:
-                first, *others = error.errors()  # one for each alternative of a union
-                asked = [first["msg"], *(e.get("ctx", {}).get("expected") or e["msg"] for e in others)]
-                said = " or ".join(map(str, dict.fromkeys(asked)))
-            raise ConfigError(f"{key}.{name}", f"{value!r} given; {said}") from None
+                said = refusal(error.errors())
+            raise ConfigError(f"{key}.{name}", said) from None

@@ -7,13 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from depositum.errors import ConfigError, is_number
 from depositum.registry import Registry
+from depositum.wording import Called
 
 SCHEDULES: "Registry[Schedule]" = Registry("schedule")
 
@@ -32,7 +33,7 @@ class Schedule(ABC):
 
 
 #: What a person may give as a stepsize: a number, a schedule as a configuration writes it, or a schedule itself.
-Stepsize = float | Mapping[str, Any] | Schedule
+Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Called("a schedule { power | step | cosine = { … } }")]
 
 
 def _positive(key: str, value: float) -> None:

@@ -68,7 +68,9 @@ def check_exists(path: Path, clients: int | None = None) -> None:
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder")
         if path.is_file() and path.suffix != ".npz":
-            raise DataError(f"{path}: own data is a .npz file, a folder of them, or a pattern with {CLIENT} in it")
+            kinds = f"a .npz file, a folder of them, or a pattern with {CLIENT} in it"
+            made = "a text is { instructions = … }" if path.suffix == ".jsonl" else "make an .npz of it: docs/data.md"
+            raise DataError(f"{path}: own data is {kinds}; {made}")
         if path.is_file():
             return
     client_files(path, clients)
@@ -225,7 +227,8 @@ def _owners(client: NDArray[Any], samples: int, name: str) -> tuple[Indices, ...
     ids, sizes = np.unique(client, return_counts=True)
     if not np.array_equal(ids, np.arange(len(ids))):
         missing = next(i for i in range(len(ids) + 1) if i not in ids)
-        raise DataError(f"{name} goes from {ids[0]} to {ids[-1]} without {missing}; clients are 0, 1, … with no gap")
+        gap = f" without {missing}" if missing < ids[-1] else ""
+        raise DataError(f"{name} goes from {ids[0]} to {ids[-1]}{gap}; the ids of n clients are 0 … n−1, with no gap")
     return tuple(np.split(np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]))
 
 

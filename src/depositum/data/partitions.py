@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from depositum.data.dataset import Dataset, Indices
-from depositum.errors import ConfigError
+from depositum.data.text import TokenSamples
+from depositum.errors import ConfigError, is_whole
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry, Spec
 
@@ -40,9 +41,10 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
         spec = "iid" if dataset.clients is None else "natural"
     choice = PARTITIONS.parse(spec, key)
     if choice.name in _NEEDS_CLASSES and dataset.classes is None:
-        problem = f"{choice.name!r} divides classes, but {dataset.name!r} has none (its targets are not whole numbers)"
-        raise ConfigError(key, f"{problem}; use 'iid' or 'quantity'")
+        raise ConfigError(key, f"{choice.name!r} divides classes, but {dataset.name!r} {_without_classes(dataset)}")
     samples = len(dataset.train)
+    if not is_whole(n):
+        raise ConfigError("problem.clients", f"{n!r} given; it must be a whole number from 1 to {samples}")
     if not 1 <= n <= samples:
         raise ConfigError("problem.clients", f"{n} given, but it must be from 1 to the {samples} training samples")
     rng = numpy_generator(seed, purpose="partition")
@@ -58,6 +60,13 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
         parts = choice.make(dataset.train.targets.cpu().numpy(), n, rng)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(samples)), "not a partition"
     return parts
+
+
+def _without_classes(dataset: Dataset) -> str:
+    """Why a dataset cannot be divided by classes, and what can be done instead."""
+    if isinstance(dataset.train, TokenSamples):
+        return "is text, which has none; use 'iid' or 'quantity', or give every client a file of its own"
+    return "has none (its targets are not whole numbers); use 'iid' or 'quantity'"
 
 
 @PARTITIONS.register("iid")

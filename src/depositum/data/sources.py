@@ -101,9 +101,10 @@ def _choice(spec: Spec | os.PathLike[str], key: str, base: Path | None) -> "Choi
         raise ConfigError(key, f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a path")
     path = (base or Path()) / Path(spec).expanduser()
     text = os.fspath(spec)
-    looks_so = text.endswith(".npz") or own.CLIENT in text or os.path.basename(text) != text or path.is_dir()
+    looks_so = text.endswith(".npz") or own.CLIENT in text or os.path.basename(text) != text or path.exists()
     if isinstance(spec, str) and not looks_so:
-        problem = f"{spec!r} is no dataset; it can be {listing(DATASETS)}, or a path to a .npz file or a folder"
+        paths = "or a path to a .npz file or a folder (docs/data.md)"
+        problem = f"{spec!r} is no dataset; it can be {listing(DATASETS)}, {paths}"
         raise ConfigError(key, problem + nearest(spec, DATASETS))
     return path
 

@@ -22,6 +22,7 @@ from depositum.data import files, instructions
 from depositum.data.dataset import Dataset, Indices, Samples
 from depositum.data.instructions import TEMPLATE, Record
 from depositum.errors import ConfigError, DataError
+from depositum.wording import Called
 
 #: The target at a position that is to predict nothing: of the prompt, or behind the end.
 IGNORED = -100
@@ -187,12 +188,13 @@ def dolly(
             split_seed=split_seed,
             evaluate=evaluate,
             samples=samples,
-        )
+        ),
+        "problem.dataset.dolly",
     )
 
 
 def own_instructions(
-    file: str | list[str],
+    file: Annotated[str | list[str], Called("a file, or a list of one file per client")],
     test_file: str | None = None,
     fields: dict[str, str] | None = None,
     max_length: Annotated[int, Field(ge=2)] = MAX_LENGTH,
@@ -223,15 +225,16 @@ def own_instructions(
             split_seed=split_seed,
             evaluate=evaluate,
             samples=samples,
-        )
+        ),
+        "problem.dataset.instructions",
     )
 
 
-def _checked(text: Text) -> Text:
-    instructions.check_template(text.template, "problem.dataset.template")
+def _checked(text: Text, key: str) -> Text:
+    instructions.check_template(text.template, f"{key}.template")
     if sum(text.shares) >= 1:
         given = f"{text.shares[0]:g} and test = {text.shares[1]:g}"
-        raise ConfigError("problem.dataset.validation", f"{given} given; together they must be below 1")
+        raise ConfigError(f"{key}.validation", f"{given} given; together they must be below 1")
     return text
 
 

@@ -151,6 +151,7 @@ class Loop:
         self.steps = steps
         self.evaluations, self.checkpoint_every = Evaluations(evaluate_every, evaluate_from), checkpoint_every
         self.metrics = metrics or MetricSettings()
+        self._smoothness = self.metrics.smoothness_of(engine.oracle)
         self.callbacks = list(callbacks)
         self.history = history or History()
         self.stop_requested = False
@@ -282,10 +283,10 @@ class Loop:
 
     def _measure_costly(self, alphas: list[float | None]) -> dict[str, torch.Tensor]:
         if len(set(alphas)) == 1:
-            return self.whole.measure_costly(alphas[0], self.metrics.smoothness)
+            return self.whole.measure_costly(alphas[0], self._smoothness)
         assert isinstance(self.whole, AllRows), "trials differ in a simulator only"
         each = [float("nan") if alpha is None else alpha for alpha in alphas]
-        return self.whole.measure_costly(torch.tensor(each, dtype=torch.float64), self.metrics.smoothness)
+        return self.whole.measure_costly(torch.tensor(each, dtype=torch.float64), self._smoothness)
 
     def _alphas(self) -> list[float | None]:
         """The α of G^α of each trial: the one asked for, the method's own, or DEPOSITUM's for a method that has none.

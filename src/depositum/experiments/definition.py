@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from depositum.errors import ConfigError, listing, nearest
+from depositum.wording import refusal
 
 #: Some cells of a sweep: for each axis named, the label or labels that belong.
 Where = dict[str, str | list[str]]
@@ -216,20 +217,6 @@ def read(text: str, name: str, folder: Path) -> Experiment:
         raise _one_line(error, name) from None
 
 
-#: What pydantic's types of error ask for, in a person's words.
-_ASKED = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "a text in quotes",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "too_short": "longer",
-    "too_long": "shorter",
-}
-
-
 def _one_line(error: ValidationError, name: str) -> ConfigError:
     first = error.errors()[0]
     where = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
@@ -239,8 +226,7 @@ def _one_line(error: ValidationError, name: str) -> ConfigError:
         return ConfigError(key, f"unknown key; it can be {listing(known)}{nearest(where[-1], known)}")
     if first["type"] == "missing":
         return ConfigError(key, "missing")
-    asked = first.get("ctx", {}).get("expected") or _ASKED.get(first["type"], first["msg"])
-    return ConfigError(key, f"{first['input']!r} given; it must be {asked}")
+    return ConfigError(key, refusal([first]))
 
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:

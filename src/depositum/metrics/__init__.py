@@ -3,6 +3,7 @@
 from depositum.metrics.evaluation import (
     CHEAP,
     COSTLY,
+    NOT_AMONG_PROCESSES,
     OVERALL,
     PERPLEXITY,
     TRAINING,
@@ -21,6 +22,7 @@ __all__ = [
     "COLUMNS",
     "COSTLY",
     "COSTS",
+    "NOT_AMONG_PROCESSES",
     "OVERALL",
     "PERPLEXITY",
     "TRAINING",

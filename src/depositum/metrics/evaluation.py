@@ -1,15 +1,15 @@
 """What is recorded at an evaluation: cheap measures every time, costly ones at a stride of their own."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from depositum.algorithms import State
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, is_number, is_whole
 from depositum.metrics import measures
-from depositum.problem import Oracle, Problem
+from depositum.problem import Oracle, Problem, constants
 
 #: Columns of the history that are measures of a state, in order (docs/metrics.md says what each is); first those that
 #: read the training data.
@@ -17,6 +17,8 @@ TRAINING = ("train_loss", "phi")
 CHEAP = (*TRAINING, "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
 #: Of a language model: "perplexity:overall", all test tokens pooled, and one of each category.
 PERPLEXITY, OVERALL = "perplexity:", "overall"
+#: Why processes cannot measure L.
+NOT_AMONG_PROCESSES = "'measure' given, but no process has all the data to measure it on; give a number"
 COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client_accuracy_worst", "zeta2")
 
 
@@ -64,7 +66,7 @@ class MetricSettings:
     alpha
         The α of G^α; None is the algorithm's own.
     smoothness
-        L, for the stationarity measure s of Definition 3; None leaves s empty.
+        L, for the stationarity measure s of Definition 3; `"measure"`: found on the data first; None leaves s empty.
     train_every
         Iterations between evaluations of the training loss, which reads all the training data; None is at every
         evaluation, 0 never.
@@ -72,18 +74,41 @@ class MetricSettings:
 
     costly_every: int = 0
     alpha: float | None = None
-    smoothness: float | None = None
+    smoothness: float | Literal["measure"] | None = None
     train_every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.costly_every < 0:
-            raise ConfigError("metrics.costly_every", f"{self.costly_every} given; it must be ≥ 0 (0: never)")
-        if self.train_every is not None and self.train_every < 0:
-            raise ConfigError("metrics.train_every", f"{self.train_every} given; it must be ≥ 0 (0: never)")
-        for key in ("alpha", "smoothness"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0")
+        for key, every in self._strides:
+            if not is_whole(every):
+                raise ConfigError(f"metrics.{key}", f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
+            if every < 0:
+                raise ConfigError(f"metrics.{key}", f"{every} given; it must be ≥ 0 (0: never)")
+        for key, value, other in (("alpha", self.alpha, ""), ("smoothness", self.smoothness, " or 'measure'")):
+            if value is None or (other and value == "measure"):
+                continue
+            if isinstance(value, str) or not (is_number(value) and value > 0):
+                raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0{other}")
+
+    @property
+    def _strides(self) -> list[tuple[str, int]]:
+        """The strides that are set, by their keys."""
+        strides = {"costly_every": self.costly_every, "train_every": self.train_every}
+        return [(key, every) for key, every in strides.items() if every is not None]
+
+    def check(self, evaluations: Evaluations) -> None:
+        """Refuse strides at which there is not always an evaluation."""
+        for key, every in self._strides:
+            if every % evaluations.every:
+                multiple = f"a multiple of run.evaluate_every = {evaluations.every} (0: never)"
+                raise ConfigError(f"metrics.{key}", f"{every} given; it must be {multiple}")
+
+    def smoothness_of(self, oracle: Oracle) -> float | None:
+        """L as it is given, or measured on the data of all clients."""
+        if self.smoothness != "measure":
+            return self.smoothness
+        if len(oracle.held) < oracle.problem.n:
+            raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
+        return constants.smoothness(oracle).value
 
     def costly_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
         """Whether an evaluation at t has the costly measures."""

@@ -5,7 +5,7 @@ being its own business. Every one of them can be stacked over clients with `torc
 Python branch on values, and batch-norm buffers that may be passed in and handed back as rows of their own.
 """
 
-from depositum.models.choice import MODELS, build, check, prepare, tokenizer_of
+from depositum.models.choice import MODELS, build, check, is_built_in, prepare, tokenizer_of
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.lora import LoraModel, lora
@@ -17,6 +17,7 @@ __all__ = [
     "build",
     "check",
     "cnn",
+    "is_built_in",
     "linear",
     "lora",
     "mlp",

@@ -49,6 +49,11 @@ def check(spec: Spec, key: str = "problem.model", base: Folder | None = None) ->
     return replace(choice, arguments=located(choice.arguments, base)) if choice.name == "lora" else choice
 
 
+def is_built_in(spec: Spec) -> bool:
+    """Whether a model is one of those by name, and no factory of a person's own."""
+    return _name(spec) in MODELS
+
+
 def tokenizer_of(spec: Spec, base: Folder | None = None) -> str | None:
     """Where a language model's tokenizer is read from; None if the model is none."""
     if _name(spec) != "lora":

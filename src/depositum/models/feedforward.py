@@ -3,9 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
+from typing import Annotated
 
 from pydantic import PositiveInt
 from torch import nn
+
+from depositum.wording import Called
 
 
 def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
@@ -18,7 +21,11 @@ def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.
     return nn.Sequential(layers)
 
 
-def mlp(input_shape: tuple[int, ...], classes: int, hidden: Sequence[PositiveInt] = (128, 64)) -> nn.Module:
+#: How wide the layers between inputs and scores are.
+Widths = Annotated[Sequence[PositiveInt], Called("a list of whole numbers ≥ 1")]
+
+
+def mlp(input_shape: tuple[int, ...], classes: int, hidden: Widths = (128, 64)) -> nn.Module:
     """Layers of the widths `hidden` with a ReLU after each, then the scores.
 
     The paper's text puts a ReLU after the last layer too; with one, training collapses on some seeds, and the

@@ -17,6 +17,7 @@ from depositum import pretrained
 from depositum.errors import ConfigError, nearest
 from depositum.models.base import Base, read_base
 from depositum.own_code import Folder
+from depositum.wording import Called
 
 KEY = "problem.model.lora"
 
@@ -106,7 +107,7 @@ def lora(
     base: str,
     rank: Annotated[int, Field(ge=1)] = 8,
     alpha: Annotated[float, Field(gt=0)] = 16.0,
-    targets: list[str] | Literal["all-linear"] | None = None,
+    targets: Annotated[list[str], Called("a list of names of layers")] | Literal["all-linear"] | None = None,
     tokenizer: str | None = None,
     client_adapters: bool = False,
 ) -> nn.Module:

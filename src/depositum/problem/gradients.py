@@ -7,8 +7,8 @@ differ by rounding only; on a CPU the fastest is found by trying. A model that c
 (`forward_rows`) is asked to, in the place of `vmap`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Literal, cast
 
 import torch
@@ -17,12 +17,14 @@ from torch.func import functional_call, vmap
 
 from depositum.errors import ConfigError
 from depositum.layout import Layout
+from depositum.own_code import one_line
 from depositum.problem import row_loop
 from depositum.problem.backends import Backend as Backend
 from depositum.problem.backends import fastest
 from depositum.problem.batched import batched
-from depositum.problem.losses import Loss, check_per_sample
+from depositum.problem.losses import Loss
 from depositum.problem.precision import Precision, forward_backward
+from depositum.problem.tried import blamed_on, check_loss, described
 from depositum.randomness import TorchGenerators
 
 Buffers = dict[str, Tensor]
@@ -145,16 +147,9 @@ class RowModel:
         # Two sizes, so that a loss averaged over samples is found out even if there are as many outputs as samples.
         for few in {min(size, len(targets)) for size in (2, 3)}:
             with torch.no_grad():
-                with _blamed_on("problem.model", f"fails on {_described(inputs[:few])}"):
+                with blamed_on("problem.model", f"fails on {described(inputs[:few])}"):
                     outputs = self._forward(self.layout.views(row), own, inputs[:few])
-                if self.loss.check:
-                    self.loss.check(outputs, targets)
-                what = (
-                    f"{self.loss.name!r} fails on outputs {_described(outputs)} and targets {_described(targets[:few])}"
-                )
-                with _blamed_on("problem.loss", what):
-                    losses = self.loss.per_sample(outputs, targets[:few])
-                check_per_sample(losses, few)
+                check_loss(self.loss, outputs, targets, few)
 
     def settle(
         self,
@@ -172,8 +167,8 @@ class RowModel:
         """
         inputs, targets = batch
         weights = torch.ones(1, len(inputs), dtype=x.dtype, device=x.device)
-        what = f"fails in training on {_described(inputs)}"
-        with TorchGenerators(self.device) as generators, _blamed_on("problem.model", what):
+        what = f"fails in training on {described(inputs)}"
+        with TorchGenerators(self.device) as generators, blamed_on("problem.model", what):
             self.gradients(x, inputs, targets, weights, own, train=True, shared=True)
             self.random = generators.moved()
         if backend in ("loop", "channels-last"):
@@ -187,7 +182,7 @@ class RowModel:
                 candidates.insert(0, "vmap")
             except (RuntimeError, ValueError) as error:
                 if backend == "vmap":
-                    said = f"'vmap' given, but the model needs 'loop': {_said(error)}"
+                    said = f"'vmap' given, but the model needs 'loop': {one_line(error)}"
                     raise ConfigError("run.backend", said) from error
         self.backend = candidates[-1] if self.random else candidates[0]
         if backend == "auto" and self.device.type == "cpu" and len(candidates) > 1 and work is not None:
@@ -299,20 +294,3 @@ def _channels_last(filters: Tensor) -> Tensor:
     return torch.empty_strided(
         filters.shape, (c * h * w, 1, c * w, c), dtype=filters.dtype, device=filters.device
     ).copy_(filters)
-
-
-@contextmanager
-def _blamed_on(key: str, what: str) -> Iterator[None]:
-    """A person's own code may raise anything: say whose it is, what it was given and what it said, in one line."""
-    try:
-        yield
-    except Exception as error:
-        raise ConfigError(key, f"{what}: {_said(error)}") from error
-
-
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _described(value: object) -> str:
-    return f"{list(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

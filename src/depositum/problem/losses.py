@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -82,7 +83,7 @@ def squared_error() -> Loss:
     def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
         return 0.5 * (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1)
 
-    return Loss("mse", per_sample)
+    return Loss("mse", per_sample, check=_check_values)
 
 
 @LOSSES.register("tokens")
@@ -109,7 +110,8 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
     """A `Loss` from a name, or from a person's own function or module of (outputs, targets).
 
     One that can be told its `reduction`, as torch's own can, is asked for `"none"` (a copy is, if it is a module); any
-    other must return one value per sample itself.
+    other must return one value per sample itself. Means are over samples: of `CrossEntropyLoss(weight=…)`, the weighted
+    losses are divided by the number of samples, where torch divides by the sum of their weights.
     """
     if isinstance(loss, Loss):
         return loss
@@ -126,17 +128,6 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
         ignored = getattr(loss, "ignore_index", -100)
         return Loss(name, per_sample, _right_class, partial(_check_labels, ignored=ignored))
     return Loss(name, per_sample)
-
-
-def check_per_sample(losses: Tensor, batch: int) -> None:
-    """Refuse a person's loss that has averaged already: full and weighted gradients need one value per sample."""
-    shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-    if shape != (batch,):
-        raise ConfigError(
-            "problem.loss",
-            f"returned shape {shape} for {batch} samples; it must return one value per sample, "
-            f"shape ({batch},): use reduction='none'",
-        )
 
 
 class _PerSample(nn.Module):
@@ -182,6 +173,12 @@ def _right_class(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) -> None:
     """Refuse labels for which the model has no output; on a GPU they would end the process."""
+    if targets.is_floating_point() and targets.shape[1:] != outputs.shape[1:]:
+        raise ConfigError(
+            "problem.loss",
+            "cross-entropy is of labels, which must be integers (or of a probability for each output), but the targets "
+            "are real numbers",
+        )
     if targets.is_floating_point() or outputs.dim() < 2:
         return
     classes = outputs.shape[1]
@@ -211,3 +208,18 @@ def _check_binary(outputs: Tensor, targets: Tensor) -> None:
     if bad.any():
         label = targets[bad].flatten()[0].item()
         raise ConfigError("problem.loss", f"'logistic' needs labels 0 and 1, but there is a label {label:g}")
+    if (each := prod(outputs.shape[1:])) != 1:
+        raise ConfigError("problem.model", f"it has {each} outputs, but the loss 'logistic' is of one")
+
+
+def _check_values(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a regression that has not as many outputs as targets; mostly it was not meant to be one."""
+    each, given = prod(outputs.shape[1:]), prod(targets.shape[1:])
+    if each == given:
+        return
+    counts = f"a sample has {given} target{'' if given == 1 else 's'} and {each} output{'' if each == 1 else 's'}"
+    if targets.is_floating_point():
+        said = f"targets that are not whole numbers mean regression, but {counts}; labels of classes must be integers"
+    else:
+        said = f"'mse' compares outputs with targets, but {counts}; labels of classes are for 'cross-entropy'"
+    raise ConfigError("problem.loss", said)

@@ -209,6 +209,9 @@ def _samples(pair: tuple[Tensor | np.ndarray, Tensor | np.ndarray], key: str) ->
         inputs, targets = (torch.as_tensor(part).detach() for part in pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(key, f"must be two arrays of numbers: {' '.join(str(error).split())}") from None
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if part.layout != torch.strided:
+            raise ConfigError(key, f"{name} are sparse ({part.layout}); give them in full, with .to_dense()")
     if not (inputs.dim() and targets.dim()):
         raise ConfigError(key, "must be arrays of samples, not single numbers")
     if len(inputs) != len(targets):

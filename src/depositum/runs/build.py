@@ -45,7 +45,7 @@ def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> P
         section = config.problem
         for seed in config.run.seeds:
             if seed not in starts:
-                starts[seed] = _start(config, first.train, dataset.classes or 1, seed, base)
+                starts[seed] = _start(config, first.train, _outputs(config, dataset), seed, base)
             own, tested = partition(config, dataset, seed)
             trials.append(Trial(seed, starts[seed], own, len(trials), section.beta, section.weighting, tested))
     # Of a first configuration with β = 0, the problem has forgotten h.
@@ -57,7 +57,7 @@ def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None
     section = config.problem
     train, test = _prepared(dataset, section.model)
     shape = tuple(train.inputs.shape[1:])
-    outputs = dataset.classes or 1
+    outputs = _outputs(config, dataset)
     trials = []
     for seed in config.run.seeds:
         own, tested = parts(seed)
@@ -118,6 +118,20 @@ def simulator_of(configs: Sequence[Config], problem: Problem, base: Path | None,
         batch_size=config.run.batch_size,
         settings=settings,
     )
+
+
+def _outputs(config: Config, dataset: Dataset) -> int:
+    """How many outputs a model is asked for: one per class, or one alone of a regression or the logistic loss.
+
+    A person's own model is told the number of classes whatever the loss.
+    """
+    section, classes = config.problem, dataset.classes or 1
+    if section.loss != "logistic" or not models.is_built_in(section.model):
+        return classes
+    if classes > 2:
+        given = f"'logistic' given, but {dataset.name!r} has {classes} classes"
+        raise ConfigError("problem.loss", f"{given}; it is for two: use 'cross-entropy'")
+    return 1
 
 
 def _usual_loss(config: Config, dataset: Dataset) -> str:

@@ -26,7 +26,6 @@ from depositum.runs.execute import (
     execute,
     free_memory,
     is_finished,
-    metric_settings,
     why_finished,
 )
 from depositum.runs.lock import alone_in
@@ -195,7 +194,7 @@ class _Runner:
             evaluate_every=run.evaluate_every,
             evaluate_from=run.evaluate_from,
             checkpoint_every=run.checkpoint_every,
-            metrics=metric_settings(cells[0].config, simulator),
+            metrics=cells[0].config.metrics.settings(),
             callbacks=[
                 Keepers(cells),
                 *(WithSeeds(callback, simulator.problem.seeds) for callback in self.callbacks),

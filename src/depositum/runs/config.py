@@ -20,7 +20,7 @@ from depositum.engines import EngineSettings
 from depositum.engines.processes import EncodingName, ProcessSettings
 from depositum.engines.processes.measures import Evaluate
 from depositum.errors import ConfigError, DataError
-from depositum.metrics import Evaluations, MetricSettings
+from depositum.metrics import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import LOSSES, Weighting
 from depositum.problem.precision import resolve
@@ -100,9 +100,9 @@ class MetricsSection(Section):
     smoothness: float | Literal["measure"] | None = None
     train_every: int | None = None
 
-    def settings(self, smoothness: float | None) -> MetricSettings:
-        """As the loop takes them, with L as it was given or measured."""
-        return MetricSettings(self.costly_every, self.alpha, smoothness, self.train_every)
+    def settings(self) -> MetricSettings:
+        """As the loop takes them."""
+        return MetricSettings(**self.model_dump())
 
 
 class ProcessesSection(Section):
@@ -244,9 +244,7 @@ class Config(Section):
     def _check_among_processes(self) -> None:
         """Refuse what needs all data in one place."""
         if self.metrics.smoothness == "measure":
-            raise ConfigError(
-                "metrics.smoothness", "'measure' given, but no process has all the data to measure it on; give a number"
-            )
+            raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
         if self.files_of_clients is not None and self.problem.partition not in (None, "natural"):
             raise ConfigError(
                 "problem.partition",
@@ -259,16 +257,8 @@ class Config(Section):
             )
 
     def _check_metrics(self, prox_modulus: float) -> None:
-        metrics, stride = self.metrics, self.run.evaluate_every
-        given = None if metrics.smoothness == "measure" else metrics.smoothness
-        metrics.settings(given)
-        for key in ("costly_every", "train_every"):
-            every = getattr(metrics, key)
-            if every is not None and every % stride:
-                raise ConfigError(
-                    f"metrics.{key}",
-                    f"{every} given; it must be a multiple of run.evaluate_every = {stride} (0: never)",
-                )
+        metrics = self.metrics
+        metrics.settings().check(self.run.evaluations())
         if metrics.alpha is not None and metrics.alpha * prox_modulus >= 1:
             raise ConfigError(
                 "metrics.alpha",

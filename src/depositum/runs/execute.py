@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 
-from depositum.engines import Callback, Divergence, Loop, Simulator, Snapshot
+from depositum.engines import Callback, Divergence, Loop, Snapshot
 from depositum.errors import DivergedError, RunError
-from depositum.metrics import History, MetricSettings
+from depositum.metrics import History
 from depositum.models import LoraModel
 from depositum.problem import Problem
-from depositum.problem.constants import smoothness
 from depositum.runs import checkpoint, parts, seed_groups
 from depositum.runs.adapter import write_adapter
 from depositum.runs.build import build_simulator
@@ -171,7 +170,7 @@ def _execute_at_once(
         evaluate_every=config.run.evaluate_every,
         evaluate_from=config.run.evaluate_from,
         checkpoint_every=config.run.checkpoint_every,
-        metrics=metric_settings(config, simulator),
+        metrics=config.metrics.settings(),
         callbacks=[Keeper(folder, keep_end), *callbacks],
         snapshot=snapshot,
         history=history,
@@ -222,12 +221,6 @@ def check_fits(latest: Latest, problem: Problem, rows: int) -> None:
         raise RunError(
             f"{latest.path}: holds models of shape {there}, but the configuration's are {here}; choose another folder"
         )
-
-
-def metric_settings(config: Config, simulator: Simulator) -> MetricSettings:
-    section = config.metrics
-    measured = smoothness(simulator.oracle).value if section.smoothness == "measure" else section.smoothness
-    return section.settings(measured)
 
 
 def write_models(folder: RunFolder, loop: Loop, write: bool = True) -> None:

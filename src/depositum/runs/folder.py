@@ -106,7 +106,7 @@ class RunFolder:
         """
         self.take(config)
         until = -1 if until is None else until
-        evaluations, metrics = config.run.evaluations(), config.metrics.settings(None)
+        evaluations, metrics = config.run.evaluations(), config.metrics.settings()
         history = History(
             _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / HISTORY)

@@ -1,6 +1,5 @@
 """From a file to a checked configuration, and back: overrides, paths, and a person's mistakes said in one line."""
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from depositum.registry import Registry
 from depositum.runs.config import Config, Held
 from depositum.runs.override import for_method
 from depositum.runs.own_names import register_own
+from depositum.wording import refusal
 
 #: Every section's keys; beside a method's name stand its own.
 SECTIONS = {name: list(type(section).model_fields) for name, section in Config()}
@@ -156,33 +156,14 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     return out
 
 
-#: What pydantic's types of error ask for, in a person's words.
-_ASKED = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text in quotes",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-}
-
-
 def _one_line(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     # Alternatives of a union have a location of their own; the key a person wrote is the first two parts.
     location = [str(part) for part in first["loc"][:2]]
-    key, value = ".".join(location), first["input"]
+    key = ".".join(location)
     if first["type"] == "extra_forbidden":
         known = SECTIONS[location[0]] if len(location) > 1 else [*SECTIONS, "override"]
         what = "key" if len(location) > 1 else "section"
         return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
     alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
-    asked = dict.fromkeys(
-        str(e.get("ctx", {}).get("expected") or _ASKED.get(e["type"], e["msg"])) for e in alternatives
-    )
-    names = [name for text in asked for name in re.findall(r"'([^']*)'", text)]
-    near = nearest(value, names) if isinstance(value, str) else ""
-    return ConfigError(key, f"{value!r} given; it must be {' or '.join(asked)}{near}")
+    return ConfigError(key, refusal(alternatives))

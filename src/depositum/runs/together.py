@@ -16,7 +16,7 @@ from depositum.engines import Callback, Loop
 from depositum.engines.processes import Group, Placement, ProcessEngine, ProcessSettings, join, own_data
 from depositum.engines.processes.group import Address
 from depositum.errors import DepositumError, RunError
-from depositum.metrics import History, MetricSettings
+from depositum.metrics import History
 from depositum.problem import Problem
 from depositum.runs import checkpoint, parts
 from depositum.runs.build import build_problem
@@ -119,7 +119,7 @@ def _execute(
         evaluate_every=config.run.evaluate_every,
         evaluate_from=config.run.evaluate_from,
         checkpoint_every=config.run.checkpoint_every,
-        metrics=_metric_settings(config),
+        metrics=config.metrics.settings(),
         callbacks=[PartKeeper(folder, group, clients), log, *(callbacks if first else ())],
         snapshot=snapshot,
         history=history,
@@ -184,12 +184,6 @@ def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
             send=settings.send,
             evaluate=settings.evaluate,
         )
-
-
-def _metric_settings(config: Config) -> MetricSettings:
-    section = config.metrics
-    assert section.smoothness != "measure"  # refused before
-    return section.settings(section.smoothness)
 
 
 def _agreed(group: Group, out: Path, n: int, clients: range) -> Latest | None:
