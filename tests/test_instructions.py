@@ -239,12 +239,29 @@ def test_the_key_of_a_wrong_setting_is_whole(monkeypatch: pytest.MonkeyPatch, ke
         data.load({"dolly": {key: value}}, tokenizer="never read")
 
 
-def test_texts_have_no_classes_to_divide(tokenizer: str, tmp_path: Path) -> None:
+def test_texts_are_divided_by_their_categories(tokenizer: str, tmp_path: Path) -> None:
+    """As images by their labels: a category's records go to the clients in Dirichlet shares, or by shards."""
+    made = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(200))]
+    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
+    kinds = texts.kinds
+    assert kinds is not None
+    assert texts.train.categories == ("a", "b")
+    one, other = data.partition({"shards": 1}, texts, n=2, seed=0)
+    assert {*kinds[one]} | {*kinds[other]} == {0, 1}
+    assert len({*kinds[one]}) == len({*kinds[other]}) == 1
+    apart = {
+        str(spec): data.heterogeneity(data.partition(spec, texts, n=4, seed=0), kinds)
+        for spec in ("iid", {"dirichlet": 0.1}, {"dirichlet-clients": 0.1})
+    }
+    assert 3 * apart.pop("iid") < min(apart.values())
+
+
+def test_texts_without_categories_have_nothing_to_divide(tokenizer: str, tmp_path: Path) -> None:
     """What is said can be done: evenly, or in shares of different size."""
-    given = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(20))]
-    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", given)))
+    made = [{k: v for k, v in record.items() if k != "category"} for record in records(20)]
+    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
     for spec in ({"dirichlet": 0.3}, {"dirichlet-clients": 0.3}, "shards"):
-        said = r"is text, which has none; use 'iid' or 'quantity', or give every client a file of its own$"
+        said = r"is text without categories; use 'iid' or 'quantity', or give every client a file of its own$"
         with pytest.raises(ConfigError, match=said):
             data.partition(spec, texts, n=3, seed=0)
     for spec in ("iid", {"quantity": 0.3}):

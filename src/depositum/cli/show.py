@@ -30,17 +30,18 @@ def command(
     network = checked.make_network(config.parent)
     dataset = load_data(checked, config.parent)
     parts, _ = partition(checked, dataset, checked.run.seeds[0])
-    targets = dataset.train.targets.numpy()
+    kinds = dataset.kinds
     typer.echo(str(network) if network else f"{checked.algorithm.name} has a server: every client talks to it alone")
     sizes = sorted(map(len, parts))
     typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {sum(sizes)} in all")
-    if dataset.classes:
+    if kinds is not None:
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        picture.draw(parts, targets, right)
+        picture.draw(parts, kinds, right, dataset.train.categories)
+        what = "category" if dataset.train.categories else "label"
         typer.echo(
-            f"heterogeneity (mean total-variation distance of label distributions): "
-            f"{data.heterogeneity(parts, targets):.3f}"
+            f"heterogeneity (mean total-variation distance of {what} distributions): "
+            f"{data.heterogeneity(parts, kinds):.3f}"
         )
     else:
         figure = Figure(figsize=(5, 4.2), layout="constrained")

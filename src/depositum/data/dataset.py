@@ -48,6 +48,13 @@ class Dataset:
     #: Where every seed has a split of its own: the places in `train` and in `test` that are a seed's.
     split: Callable[[int], tuple[Indices, Indices]] | None = None
 
+    @property
+    def kinds(self) -> NDArray[np.int64] | None:
+        """What partitions by class go by, `[N]`: the training samples' labels, or the categories of texts."""
+        if self.classes is not None:
+            return self.train.targets.cpu().numpy()
+        return None if self.train.category is None else self.train.category.cpu().numpy()
+
 
 def images(pixels: NDArray[np.uint8]) -> Tensor:
     """Bytes 0…255 as float32 in [0, 1], of the same shape; not standardised, as in the paper's experiments.

@@ -40,7 +40,8 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
     if spec is None:
         spec = "iid" if dataset.clients is None else "natural"
     choice = PARTITIONS.parse(spec, key)
-    if choice.name in _NEEDS_CLASSES and dataset.classes is None:
+    kinds = dataset.kinds
+    if choice.name in _NEEDS_CLASSES and kinds is None:
         raise ConfigError(key, f"{choice.name!r} divides classes, but {dataset.name!r} {_without_classes(dataset)}")
     samples = len(dataset.train)
     if not is_whole(n):
@@ -57,7 +58,7 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
             )
         parts = choice.make(dataset.clients, n, rng)
     else:
-        parts = choice.make(dataset.train.targets.cpu().numpy(), n, rng)
+        parts = choice.make(dataset.train.targets.cpu().numpy() if kinds is None else kinds, n, rng)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(samples)), "not a partition"
     return parts
 
@@ -65,7 +66,7 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
 def _without_classes(dataset: Dataset) -> str:
     """Why a dataset cannot be divided by classes, and what can be done instead."""
     if isinstance(dataset.train, TokenSamples):
-        return "is text, which has none; use 'iid' or 'quantity', or give every client a file of its own"
+        return "is text without categories; use 'iid' or 'quantity', or give every client a file of its own"
     return "has none (its targets are not whole numbers); use 'iid' or 'quantity'"
 
 

@@ -11,8 +11,8 @@ from depositum.data.dataset import Indices
 from depositum.data.partitions import Targets, class_counts
 
 
-def draw(parts: Sequence[Indices], targets: Targets, ax: Axes) -> None:
-    """Draw the paper's Fig. "dir" on `ax`: one bar per client, one colour per class.
+def draw(parts: Sequence[Indices], targets: Targets, ax: Axes, names: Sequence[str] = ()) -> None:
+    """Draw the paper's Fig. "dir" on `ax`: one bar per client, one colour per class, which may have names.
 
     A segment is the share of that class's samples that the client has, so that each colour adds up to 1 over the
     clients; with n IID clients and K classes all bars are alike, of height K/n in K equal segments.
@@ -25,11 +25,12 @@ def draw(parts: Sequence[Indices], targets: Targets, ax: Axes) -> None:
     clients = np.arange(len(parts))
     bottom = np.zeros(len(parts))
     for label, share, colour in zip(labels, shares.T, colours, strict=False):
-        ax.bar(clients, share, bottom=bottom, color=colour, label=str(label))
+        ax.bar(clients, share, bottom=bottom, color=colour, label=names[label] if names else str(label))
         bottom += share
     ax.set_ylim(0, 1.05 * bottom.max())
     ax.set_xlabel("client")
-    ax.set_ylabel("share of each class")
+    kind = "category" if names else "class"
+    ax.set_ylabel(f"share of each {kind}")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(labels) <= 20:
-        ax.legend(title="class", fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))  # beside the bars
+        ax.legend(title=kind, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))  # beside the bars
