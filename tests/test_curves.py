@@ -103,6 +103,17 @@ def test_curves_of_one_value(tmp_path: Path, figures: list[Figure], points: int)
     assert low < 2 < 4 < high
 
 
+def test_a_model_without_zeros(tmp_path: Path, figures: list[Figure]) -> None:
+    """A sparsity of 0 has no negative ticks around it, alone; beside another run it is a line like any."""
+    dense, title = history(), "sparsity (fraction of zeros)"
+    dense["sparsity"] = 0.0
+    draw_curves({"a": dense}, tmp_path / "f.png")
+    assert list(panels(figures[0])[title].get_yticks()) == [0]
+    draw_curves({"a": dense, "b": history()}, tmp_path / "f.png")
+    axes = panels(figures[1])[title]
+    assert (axes.get_yscale(), len(axes.texts), len(axes.get_yticks()) > 1) == ("linear", 0, True)
+
+
 def test_curves_of_what_is_zero_throughout(tmp_path: Path, figures: list[Figure]) -> None:
     """Clients that agree to the bit: a line at 0 that says so; where others do not, the title says it."""
     agreed, title = history(), "consensus error (1/n)‖Jx − x‖²"

@@ -87,15 +87,14 @@ def _says(frame: pd.DataFrame, column: str) -> bool:
 
 def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], panel: tuple[str, str, bool], against: str) -> None:
     column, name, logarithmic = panel
-    if logarithmic:
-        largest = {label: _points(frame, column)[column].max() for label, frame in frames.items()}
-        zero = [label for label, value in largest.items() if value == 0]  # which has no place on such an axis
-        if len(zero) < sum(value == value for value in largest.values()):
-            axes.set_yscale("log")
-            name += f"\n0 throughout: {_listed(zero, len(frames))}" if zero else ""
-        else:
-            axes.set_yticks([0])
-            axes.text(0.5, 0.55, "0 throughout", transform=axes.transAxes, ha="center", color="0.4")
+    largest = {label: _points(frame, column)[column].max() for label, frame in frames.items()}
+    zero = [label for label, value in largest.items() if value == 0]
+    if len(zero) == sum(value == value for value in largest.values()):
+        axes.set_yticks([0])
+        axes.text(0.5, 0.55, "0 throughout", transform=axes.transAxes, ha="center", color="0.4")
+    elif logarithmic:  # an axis on which 0 has no place
+        axes.set_yscale("log")
+        name += f"\n0 throughout: {_listed(zero, len(frames))}" if zero else ""
     for k, (label, frame) in enumerate(frames.items()):
         _curve(axes, frame, column, against, label, k, band=len(frames) <= FEW)
     axes.set_title(name, fontsize=10)
