@@ -1,4 +1,4 @@
-"""The methods with a server: their equations in plain NumPy, what they converge to, what they cost, what they refuse.
+"""The methods with a server: their equations in plain NumPy, what they converge to and what they cost.
 
 The NumPy versions are written round by round, each with its local loop inside, and share no code with the package.
 """
@@ -326,82 +326,3 @@ def test_a_schedule_is_summed_over_the_round() -> None:
             H, t = H + e, t + 1
         w = soft(w + 1.3 * (x.mean(0) - w), 1.3 * H * BETA)
         assert np.abs(trajectory.advance(5).x - w).max() <= 1e-12
-
-
-# What they refuse
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedavg-m", "scaffold", "scaffold-m"])
-def test_smooth_methods_refuse_h(name: str) -> None:
-    with pytest.raises(dp.ConfigError, match="for smooth problems"):
-        dp.algorithm(name).check(1, composite=True, prox_modulus=0.0)
-    dp.algorithm(name).check(5, composite=False, prox_modulus=0.0)
-
-
-@pytest.mark.parametrize("name", ["feddualavg", "fast-fedda"])
-def test_dual_averaging_refuses_weakly_convex_h(name: str) -> None:
-    """The steps of their prox grow until a weakly convex h has no single-valued one."""
-    with pytest.raises(dp.ConfigError, match="needs a convex h"):
-        dp.algorithm(name).check(1, composite=True, prox_modulus=0.01)
-    dp.algorithm(name).check(5, composite=True, prox_modulus=0.0)
-
-
-@pytest.mark.parametrize(
-    ("method", "key"),
-    [
-        (dp.algorithm("fedmid", alpha=0.3), "alpha"),
-        (dp.algorithm("zhang-composite", alpha=0.3), "alpha"),
-        (dp.algorithm("fedmid", alpha=0.2, server_step=1.5, client_prox=False), "alpha"),
-    ],
-)
-def test_prox_steps_that_grow_with_the_round_are_checked(method: Algorithm, key: str) -> None:
-    """αβρ < 1 is not enough: with T0 = 5 a step of 5α is taken, and refused in one line that says so."""
-    method.check(1, composite=True, prox_modulus=1.0)
-    said = f"algorithm.{key}: .*T0·α.* = 1.5·1 = 1.5, but the prox is single-valued"
-    with pytest.raises(dp.ConfigError, match=said) as error:
-        method.check(5, composite=True, prox_modulus=1.0)
-    assert "\n" not in str(error.value)
-
-
-def test_splitting_methods_check_their_own_prox_step() -> None:
-    """ηβρ < 1 and βρ < c, whatever the inner stepsize; the message names η or c."""
-    dp.algorithm("feddr", eta=0.9).check(5, composite=True, prox_modulus=1.0)
-    dp.algorithm("fedadmm", c=1.1).check(5, composite=True, prox_modulus=1.0)
-    for method, key in ((dp.algorithm("feddr", eta=1.0), "eta"), (dp.algorithm("fedadmm", c=1.0), "c")):
-        with pytest.raises(dp.ConfigError, match=f"^algorithm.{key}: "):
-            method.check(5, composite=True, prox_modulus=1.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("fedavg", "alpha", 0.0),
-        ("fedavg", "server_step", -1.0),
-        ("fedavg-m", "gamma", 1.0),
-        ("fedavg-m", "server_step", 0.0),
-        ("scaffold", "option", "III"),
-        ("scaffold", "server_step", 0.0),
-        ("scaffold-m", "gamma", -0.1),
-        ("scaffold-m", "server_step", float("nan")),
-        ("fedmid", "server_step", 0.0),
-        ("feddualavg", "server_step", float("inf")),
-        ("feddr", "eta", 0.0),
-        ("feddr", "relaxation", 2.0),
-        ("feddr", "start", "one"),
-        ("fedadmm", "c", 0.0),
-        ("fast-fedda", "m", 0.0),
-        ("fast-fedda", "G", -1.0),
-        ("zhang-composite", "server_step", 0.0),
-        ("zhang-composite", "start", "one"),
-    ],
-)
-def test_wrong_hyper_parameters_are_named(name: str, key: str, value: object) -> None:
-    """The key and the value, by configuration and by class alike."""
-    for make in (lambda: dp.algorithm(name, **{key: value}), lambda: dp.algorithms.ALGORITHMS[name](**{key: value})):
-        with pytest.raises(dp.ConfigError, match=f"^algorithm.{key}: {value!r} given"):
-            make()
-
-
-def test_fedmid_without_any_prox_is_refused() -> None:
-    with pytest.raises(dp.ConfigError, match="'fedavg'"):
-        dp.algorithm("fedmid", client_prox=False, server_prox=False)

@@ -30,7 +30,6 @@ from depositum.algorithms import (
     QuasiGlobal,
 )
 from depositum.engines import Simulator
-from depositum.problem import from_client_data
 from tests import method_problems as mp
 from tests.equations_smooth import (
     LAZY_PATH,
@@ -345,63 +344,3 @@ def test_models_of_a_round_rest_until_its_exchange() -> None:
         x = trajectory.x
         assert np.array_equal(trajectory.advance(3).x, x)
         assert not np.array_equal(trajectory.advance(1).x, x)
-
-
-# What they refuse
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: DPSGD(0.0), "algorithm.alpha"),
-        (lambda: DPSGD(form="both"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: DSGT(form="third"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: GUT(mu=1.1), "algorithm.mu"),
-        (lambda: GUT(mu=float("nan")), "algorithm.mu"),
-        (lambda: GUT(form="round"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: FedNMUT(noise=-0.1), "algorithm.noise"),
-        (lambda: FedNMUT(noise_on="y"), "algorithm.noise_on"),  # type: ignore[arg-type]
-        (lambda: KGT(eta=0.0), "algorithm.eta"),
-        (lambda: MomentumTracking(b=1.0), "algorithm.b"),
-        (lambda: DSMT(b=-0.1), "algorithm.b"),
-        (lambda: HeavyBallGT(b=1.0), "algorithm.b"),
-        (lambda: HeavyBallGT(form="nesterov"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: QuasiGlobal(b=1.0), "algorithm.b"),
-        (lambda: QuasiGlobal(mu=1.0), "algorithm.mu"),
-    ],
-)
-def test_wrong_hyperparameters_are_refused(make: Callable[[], dp.Algorithm], key: str) -> None:
-    with pytest.raises(dp.ConfigError) as caught:
-        make()
-    assert caught.value.key == key
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("method", [Extra(), PgExtra(), ExactDiffusion(), D2(), DSMT(), HeavyBallGT()], ids=label)
-def test_methods_without_local_steps_refuse_them(method: dp.Algorithm) -> None:
-    with pytest.raises(dp.ConfigError) as caught:
-        run(method, kind_of(method), network=LAZY_PATH, period=2)
-    assert caught.value.key == "run.period"
-
-
-def test_d2_refuses_a_matrix_with_too_small_an_eigenvalue() -> None:
-    """The even ring with weights 1/3 has exactly −1/3, up to rounding."""
-    with pytest.raises(dp.ConfigError) as caught:
-        run(D2(), "ridge", network=dp.ring(mp.N))
-    assert caught.value.key == "network.mixing"
-    run(D2(), "ridge", network=dp.ring(mp.N, mixing="lazy-metropolis"))
-
-
-def test_smooth_methods_refuse_a_regularizer_and_pg_extra_too_large_a_step() -> None:
-    smooth = {name: method for name, (method, *_) in METHODS.items() if method.handles == "smooth"}
-    assert len(smooth) == len(METHODS) - 1
-    for method in smooth.values():
-        with pytest.raises(dp.ConfigError) as caught:
-            run(method, "lasso", network=LAZY_PATH)
-        assert caught.value.key == "problem.regularizer"
-    clients = list(zip(mp.A, mp.B, strict=True))
-    model = torch.nn.Linear(mp.DIM, 1, bias=False).double()
-    problem = from_client_data(model, clients, loss="mse", regularizer=dp.MCP(lam=1.0, theta=4.0), beta=2.0)
-    Simulator(problem, PATH, PgExtra(1.9), settings=mp.SETTINGS)
-    with pytest.raises(dp.ConfigError, match="αβρ"):
-        Simulator(problem, PATH, PgExtra(2.0), settings=mp.SETTINGS)

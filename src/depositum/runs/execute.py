@@ -94,41 +94,28 @@ def execute(
     with alone_in(out):
         folder = RunFolder(out)
         folder.check(config)
-        return _execute(config, folder, base, callbacks, say, on_loop, keep_end)
-
-
-def _execute(
-    config: Config,
-    folder: RunFolder,
-    base: Path | None,
-    callbacks: Sequence[Callback],
-    say: Callable[[str], None],
-    on_loop: Callable[[Loop], None],
-    keep_end: bool,
-) -> RunResult:
-    out = folder.path
-    if not seed_groups.divided(config, out):
-        seed_groups.forget(config, out)
-        try:
-            return _execute_at_once(config, folder, base, callbacks, say, on_loop, keep_end)
-        except torch.OutOfMemoryError:
-            if len(config.run.seeds) == 1:
-                raise RunError(_too_large(config)) from None
-        free_memory()
-        say(f"{out}: {len(config.run.seeds)} seeds at once do not fit the memory; one half is run after the other")
-        latest = newest(out, config.problem.clients)
-        seed_groups.divide(config, out, latest.snapshot if latest else None)
-    seed_groups.check_steps(config, out)
-    results = []
-    for path, half in seed_groups.halves(config, out / seed_groups.FOLDER).items():
-        results.append(execute(half, path, base=base, callbacks=callbacks, say=say, on_loop=on_loop))
-        if not results[-1].finished:
-            break
-        free_memory()
-    whole = _of_halves(out, results)
-    if whole.finished:
-        seed_groups.put_together(config, out, whole.snapshot)
-    return whole
+        if not seed_groups.divided(config, out):
+            seed_groups.forget(config, out)
+            try:
+                return _execute_at_once(config, folder, base, callbacks, say, on_loop, keep_end)
+            except torch.OutOfMemoryError:
+                if len(config.run.seeds) == 1:
+                    raise RunError(_too_large(config)) from None
+            free_memory()
+            say(f"{out}: {len(config.run.seeds)} seeds at once do not fit the memory; one half is run after the other")
+            latest = newest(out, config.problem.clients)
+            seed_groups.divide(config, out, latest.snapshot if latest else None)
+        seed_groups.check_steps(config, out)
+        results = []
+        for path, half in seed_groups.halves(config, out / seed_groups.FOLDER).items():
+            results.append(execute(half, path, base=base, callbacks=callbacks, say=say, on_loop=on_loop))
+            if not results[-1].finished:
+                break
+            free_memory()
+        whole = _of_halves(out, results)
+        if whole.finished:
+            seed_groups.put_together(config, out, whole.snapshot)
+        return whole
 
 
 def _of_halves(out: Path, halves: Sequence[RunResult]) -> RunResult:
