@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
-from depositum.engines.processes import ProcessEngine, ProcessSettings, join, launched, problem_of_all
+from depositum.engines.processes import ProcessEngine, ProcessSettings, check_built, join, launched, problem_of_all
 from depositum.errors import ConfigError, is_number, is_whole
 from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
@@ -176,7 +176,7 @@ def fit(
                 group.check_alike(
                     {
                         "algorithm": repr(method),
-                        "network": None if network is None else f"{network.n} clients, λ = {network.lam:.12g}",
+                        "network": None if network is None else f"{network.n} clients",
                         "period": period,
                         "batch_size": batch_size,
                         "steps": steps,
@@ -189,6 +189,7 @@ def fit(
                     }
                 )
             problem = problem_of_all(group, model, clients, given)
+            check_built(group, problem, network)
             with group.together("make the engine"):
                 engine = ProcessEngine(
                     problem,

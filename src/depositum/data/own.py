@@ -7,7 +7,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,14 @@ def from_clients(
         raise DataError("clients: there are none; give one (x, y) pair per client")
     last = _Piece(_array(test[0]), _array(test[1]), "test: x", "test: y") if test else None
     return _pool(name, pieces, last, owned=True, dtype=dtype)
+
+
+def labelled(dataset: Dataset) -> Dataset:
+    """The same data with labels for targets: whole numbers from 0 on, whatever type they were saved as."""
+    if dataset.classes is not None:
+        return dataset
+    train = replace(dataset.train, targets=_labels(dataset.train.targets.numpy(), f"{dataset.name}: y"))
+    return replace(dataset, train=train, classes=1 + int(train.targets.max()))
 
 
 def check_exists(path: Path, clients: int | None = None) -> None:

@@ -178,7 +178,8 @@ class RowModel:
         if backend == "vmap" or not self.random:
             self.backend = "vmap"
             try:
-                self.gradients(x, inputs, targets, weights, own, train=True, shared=True)
+                # Each row with samples of its own, as in training: a model that looks at their values cannot have it.
+                self.gradients(x, _for_each(x, inputs), _for_each(x, targets), weights, own, train=True)
                 candidates.insert(0, "vmap")
             except (RuntimeError, ValueError) as error:
                 if backend == "vmap":

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from depositum import data, models
-from depositum.data import Dataset, Samples
+from depositum.data import Dataset, Samples, own
 from depositum.data.own import CLIENT, test_file
 from depositum.data.text import arguments
 from depositum.engines.processes import Group
 from depositum.engines.processes.own_data import placeholder
 from depositum.errors import DataError
-from depositum.models import LoraModel
 from depositum.problem import Problem
 from depositum.runs.build import problem_of
 from depositum.runs.config import Config
@@ -31,29 +30,29 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
         files = [_load(config, pattern.replace(CLIENT, str(client)), base) for client in held]
         beside = _test_file(config, (base or Path()) / pattern)
         test = _load(config, str(beside), base) if beside is not None else None
-    facts = group.tell([_facts(config, file) for file in [*files, *([test] if test else [])]], "load the data")
+    facts = _told(config, group, files, test)
+    if any(fact["classes"] is not None for told in facts for fact in told):
+        # One file of labels says what the others must be, as it does where one process loads them all.
+        with group.together("load the data"):
+            files = [own.labelled(file) for file in files]
+            test = own.labelled(test) if test else None
+        facts = _told(config, group, files, test)
     with group.together("compare the data"):
-        everyone = [fact for told in facts for fact in told]
         _check_alike(group, facts)
+    with group.together("share the data"):
+        everyone = [fact for told in facts for fact in told]
         classes = None if everyone[0]["classes"] is None else max(fact["classes"] for fact in everyone)
         sizes = [fact["samples"] for told in facts for fact in told[: len(held)]]
         ends = np.cumsum([len(file.train) for file in files])
-        own = dict(zip(held, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        mine = dict(zip(held, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         # How many samples others have matters only where clients are weighted by it.
         told = config.problem.weighting == "samples"
-        parts = [own[i] if i in own else placeholder(sizes[i] if told else 1) for i in range(config.problem.clients)]
+        parts = [mine[i] if i in mine else placeholder(sizes[i] if told else 1) for i in range(config.problem.clients)]
         train = Samples(
             torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
         )
         dataset = Dataset(pattern, train, test.train if test else None, classes)
-        problem = problem_of(config, dataset, lambda seed: (parts, None), base)
-        digest = problem.model.base.digest() if isinstance(problem.model, LoraModel) else ""
-    digests = group.tell(digest, "compare the models")
-    with group.together("compare the models"):
-        if digest != digests[0]:
-            where = f"on {group.name(group.rank)} are not those on {group.name(0)}"
-            raise DataError(f"problem.model.lora.base: the weights {where}; every process needs the same")
-    return problem
+        return problem_of(config, dataset, lambda seed: (parts, None), base)
 
 
 def _test_file(config: Config, pattern: Path) -> str | Path | None:
@@ -67,6 +66,11 @@ def _load(config: Config, file: str, base: Path | None) -> Dataset:
         return data.load(config.with_file(file), base, tokenizer=models.tokenizer_of(config.problem.model, base))
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
+
+
+def _told(config: Config, group: Group, files: list[Dataset], test: Dataset | None) -> list[list[dict[str, Any]]]:
+    """What every rank says of its files and of the test data, by rank."""
+    return group.tell([_facts(config, file) for file in [*files, *([test] if test else [])]], "load the data")
 
 
 def _facts(config: Config, dataset: Dataset) -> dict[str, Any]:
@@ -93,6 +97,3 @@ def _check_alike(group: Group, facts: list[list[dict[str, Any]]]) -> None:
         if fact["shape"] != first[0]["shape"]:
             shapes = f"{tuple(fact['shape'])} {where} {tuple(first[0]['shape'])}"
             raise DataError(f"problem.dataset: samples have shape {shapes} on {group.name(0)}")
-        if (fact["classes"] is None) != (first[0]["classes"] is None):
-            kinds = ["real numbers" if f["classes"] is None else "labels" for f in (fact, first[0])]
-            raise DataError(f"problem.dataset: targets are {kinds[0]} {where} {kinds[1]} on {group.name(0)}")

@@ -13,10 +13,12 @@ from depositum import data
 from depositum.data import DATASETS
 from depositum.data.published import PUBLISHED
 from depositum.engines import Callback, Loop
-from depositum.engines.processes import Group, Placement, ProcessEngine, ProcessSettings, join, own_data
+from depositum.engines.processes import Group, Placement, ProcessEngine, ProcessSettings, check_built, join, own_data
 from depositum.engines.processes.group import Address
-from depositum.errors import DepositumError, RunError
+from depositum.errors import DataError, DepositumError, RunError
 from depositum.metrics import History
+from depositum.models import LoraModel
+from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.problem import Problem
 from depositum.runs import checkpoint, parts
 from depositum.runs.build import build_problem
@@ -153,10 +155,21 @@ class PartKeeper(Callback):
 
 
 def _compared(config: Config) -> dict[str, Any]:
-    """What must be the same on all ranks; where each has files of its own, they may lie anywhere."""
+    """What must be the same on all ranks; files of clients, graphs, weights and language models may lie anywhere.
+
+    What all of them but the first hold is compared when it has been read.
+    """
     table = config.complete()
     if config.files_of_clients is not None:
         del table["problem"]["dataset"]
+    for key, registry in (("topology", TOPOLOGIES), ("mixing", MIXINGS)):
+        given = table.get("network", {}).get(key)
+        if isinstance(given, str) and given not in registry:
+            table["network"][key] = "a file"
+    model = table["problem"]["model"]
+    if isinstance(model, dict) and "lora" in model:
+        given = {key: "a file" if Path(str(value)).is_absolute() else value for key, value in model["lora"].items()}
+        table["problem"]["model"] = {"lora": given}
     return table
 
 
@@ -172,10 +185,15 @@ def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
     if config.files_of_clients is not None:
         problem = build_own_problem(config, group, held, base)
     with group.together("build the problem"):
+        problem = problem or own_data(build_problem(config, base), held)
+        network = config.make_network(base)
+    check_built(group, problem, network)
+    _check_bases(group, problem)
+    with group.together("make the engine"):
         settings = config.process_settings()
         return ProcessEngine(
-            problem or own_data(build_problem(config, base), held),
-            config.make_network(base),
+            problem,
+            network,
             config.make_algorithm(),
             group,
             period=config.run.period,
@@ -184,6 +202,16 @@ def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
             send=settings.send,
             evaluate=settings.evaluate,
         )
+
+
+def _check_bases(group: Group, problem: Problem) -> None:
+    """Refuse, on its own rank, a language model whose weights are not rank 0's."""
+    digest = problem.model.base.digest() if isinstance(problem.model, LoraModel) else ""
+    digests = group.tell(digest, "compare the models")
+    with group.together("compare the models"):
+        if digest != digests[0]:
+            where = f"on {group.name(group.rank)} are not those on {group.name(0)}"
+            raise DataError(f"problem.model.lora.base: the weights {where}; every process needs the same")
 
 
 def _agreed(group: Group, out: Path, n: int, clients: range) -> Latest | None:

@@ -1,5 +1,6 @@
 """One process per client, or per few, on `torch.distributed`: the simulator's algorithms over real links."""
 
+from depositum.engines.processes.alike import check_built
 from depositum.engines.processes.encoding import EncodingName
 from depositum.engines.processes.engine import ProcessEngine
 from depositum.engines.processes.group import Group, join, launched
@@ -14,6 +15,7 @@ __all__ = [
     "Placement",
     "ProcessEngine",
     "ProcessSettings",
+    "check_built",
     "join",
     "launched",
     "own_data",

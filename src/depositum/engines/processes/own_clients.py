@@ -5,15 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from depositum.engines.processes.group import Group
 from depositum.engines.processes.own_data import placeholder
 from depositum.errors import ConfigError
-from depositum.layout import Layout
 from depositum.problem import Problem, from_client_data
-from depositum.randomness import hash_words
 
 Pair = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 
@@ -22,7 +19,7 @@ def problem_of_all(group: Group, model: nn.Module, clients: Sequence[Pair] | Pai
     """The problem of all ranks' clients, with the samples of those given here; all ranks must ask.
 
     `given` are the other arguments of `from_client_data`. Ranks tell each other how many clients and samples they have,
-    and a check of what must be the same: shapes, the seed, β and the initial model.
+    and what must be the same: shapes, the seed and β. (`check_built` compares the models.)
     """
     with group.together("take the data"):
         pairs = [clients] if _is_pair(clients) else list(clients)
@@ -61,14 +58,5 @@ def _facts(problem: Problem) -> dict[str, Any]:
         "beta": problem.beta,
         "regularizer": str(problem.regularizer),
         "weighting": problem.weighting,
-        "parameters": Layout.of(problem.model).size,
-        "initial model": _digest(trial.start),
         "samples": [len(part) for part in trial.parts],
     }
-
-
-def _digest(start: Tensor) -> str:
-    """A few digits that differ where the parameters do."""
-    words = start.to(torch.float64).view(torch.int64)
-    mixed = hash_words(words, torch.arange(len(words)))
-    return f"{int(mixed.sum()) % (1 << 32):08x}"

@@ -1,0 +1,138 @@
+"""What the processes of a run must have built alike, though each reads files of its own: models, graphs, labels."""
+
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import depositum as dp
+from depositum.engines.processes.alike import ROUNDING, _alike, sketch
+from tests.processes_launch import launch
+from tests.processes_runs import client_data, fit_each, run_each
+from tests.small_runs import Said, train, write_config
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(shape, classes):
+    torch.manual_seed({seed})
+    model = nn.Sequential(nn.Linear(shape[0], {width}), nn.ReLU(), nn.Linear({width}, classes))
+    model.register_buffer("scale", torch.tensor({scale}))
+    return model
+"""
+
+
+def of_hosts(tmp_path: Path, problem: dict[str, Any], network: dict[str, Any] | None = None) -> list[Path]:
+    """The configurations of two hosts that hold two clients each, in folders of their own."""
+    return [
+        write_config(tmp_path / f"host{rank}" / "c.toml", problem=problem, network=network or {}) for rank in range(2)
+    ]
+
+
+def start(tmp_path: Path, configs: list[Path]) -> list[Said]:
+    own = [[str(config)] for config in configs]
+    answers: list[Said] = launch(run_each, 2, ["--out", str(tmp_path / "out")], per_rank=own)
+    return answers
+
+
+def refused(tmp_path: Path, configs: list[Path]) -> str:
+    """What the second rank says, in one line; the first names it, and nothing is written."""
+    first, second = start(tmp_path, configs)
+    assert (first.code, second.code) == (2, 2), (first, second)
+    assert first.err.startswith("error: rank 1 (")
+    assert second.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    return second.err
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "problem.model: its initial parameters on rank 1"),
+        ({"width": 7}, "problem.model: 59 parameters on rank 1"),
+        ({"scale": 2.0}, "problem.model: what is not trained of it"),
+    ],
+)
+def test_models_that_differ(tmp_path: Path, other: dict[str, Any], said: str) -> None:
+    """Breaks if a host's own file is only compared by its name: another start trains without a word, and another size
+    ends in the transport.
+    """
+    configs = of_hosts(tmp_path, {"model": "mine:build"})
+    for config, changes in zip(configs, ({}, other), strict=True):
+        values = {"seed": 0, "width": 5, "scale": 1.0, **changes}
+        (config.parent / "mine.py").write_text(MODEL.format(**values), encoding="utf-8")
+    assert refused(tmp_path, configs).startswith(f"error: {said}")
+
+
+RING = "0 1\n1 2\n2 3\n3 0\n"
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_edges_that_each_host_has_a_file_of(tmp_path: Path, same: bool) -> None:
+    """Where it lies is each host's affair; what it says is not."""
+    configs = of_hosts(tmp_path, {}, {"topology": "edges.txt"})
+    for config, edges in zip(configs, (RING, RING if same else "0 1\n1 2\n2 3\n"), strict=True):
+        (config.parent / "edges.txt").write_text(edges, encoding="utf-8")
+    if not same:
+        assert refused(tmp_path, configs).startswith("error: network: its links or weights on rank 1")
+        return
+    assert [said.code for said in start(tmp_path, configs)] == [0, 0]
+    train(configs[0], tmp_path / "simulated")
+    ours, theirs = (load_file(tmp_path / folder / "state.safetensors") for folder in ("out", "simulated"))
+    assert torch.allclose(ours["x"], theirs["x"], atol=1e-5)
+
+
+def test_weights_that_differ(tmp_path: Path) -> None:
+    """Breaks if only the graph, or only λ, is compared: W would then not be symmetric, and averages would drift."""
+    configs = of_hosts(tmp_path, {}, {"topology": "ring", "mixing": "W.npy"})
+    for config, weight in zip(configs, (0.3, 0.4), strict=True):
+        ring = np.roll(np.eye(4), 1, axis=1) + np.roll(np.eye(4), -1, axis=1)
+        np.save(config.parent / "W.npy", weight * ring + (1 - 2 * weight) * np.eye(4))
+    assert refused(tmp_path, configs).startswith("error: network: its links or weights on rank 1")
+
+
+def test_fit_refuses_another_graph_of_the_same_spectrum() -> None:
+    """A path through the clients in another order has the same λ and links."""
+    paths = [nx.path_graph(4), nx.relabel_nodes(nx.path_graph(4), {0: 1, 1: 0})]
+    own = [{"network": dp.Network.from_graph(path)} for path in paths]
+    first, second = launch(fit_each, 2, 4, per_rank=own)
+    assert second.startswith("ConfigError: network: its links or weights on rank 1")
+    assert "rank 1" in first
+
+
+@pytest.mark.parametrize("value", [1.0, 1.5])
+def test_labels_that_one_organisation_saved_as_floats(tmp_path: Path, value: float) -> None:
+    """They are labels to all, as they are to a simulator; what is no label is said by its own rank, and by it alone."""
+    problem = {"dataset": "data/{client}.npz", "model": "linear", "partition": "natural"}
+    configs = of_hosts(tmp_path, problem)
+    everything = write_config(tmp_path / "all" / "c.toml", problem=problem)
+    for client in range(4):
+        x, y = client_data(client)
+        if client == 2:
+            y = np.where(y == 1, value, y).astype(float)
+        for config in (configs[client // 2], everything):
+            (config.parent / "data").mkdir(exist_ok=True)
+            np.savez(config.parent / "data" / f"{client}.npz", x=x, y=y)
+    if value != 1.0:
+        said = refused(tmp_path, configs)
+        assert "2.npz: y has 1.5 in row" in said
+        return
+    assert [said.code for said in start(tmp_path, configs)] == [0, 0]
+    train(everything, tmp_path / "simulated")
+    ours, theirs = (load_file(tmp_path / folder / "state.safetensors") for folder in ("out", "simulated"))
+    assert torch.allclose(ours["x"], theirs["x"], atol=1e-5)
+
+
+def test_sums_see_what_matters_and_not_the_last_digit() -> None:
+    """Breaks if processors that round the last digit otherwise cannot train together, or if another order passes."""
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    rounded = x * (1 + ROUNDING / 100 * torch.randn(1000, generator=torch.Generator().manual_seed(1)))
+    assert _alike(sketch(x), sketch(rounded))
+    assert not _alike(sketch(x), sketch(x.flip(0)))
+    assert not _alike(sketch(x), sketch(x + 1e-2))
+    assert not _alike(sketch(x), sketch(x[:-1]))
