@@ -9,6 +9,7 @@ import torch
 
 from depositum.data import from_clients, load, partition
 from depositum.errors import DataError
+from tests.small_runs import cli, write_config
 
 RNG = np.random.default_rng(0)
 
@@ -272,3 +273,37 @@ def test_clients_in_memory_are_checked_too():
         from_clients([good], test=(np.zeros((2, 3)), [0, 1]))
     with pytest.raises(DataError, match="there are none"):
         from_clients([])
+
+
+# Labels, and files that a run leaves out
+
+
+def small_run(tmp_path, y, **problem):
+    np.savez(tmp_path / "mine.npz", x=np.random.default_rng(0).normal(size=(len(y), 3)), y=y)
+    problem = {"dataset": "mine.npz", "model": "linear", "partition": "iid", **problem}
+    return cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("first", [1, 2019])
+def test_labels_that_do_not_count_from_0(tmp_path, first):
+    """One that nobody has is said; a year or an id would be a model of thousands of outputs, or of all memory."""
+    said = small_run(tmp_path, np.arange(60) % 3 + first)
+    counted = f"has 3 different labels, from {first} to {first + 2}, but none is 0; "
+    if first == 1:
+        assert said.code == 0
+        assert counted + "the model has an output for each number from 0 on" in said.err
+    else:
+        assert said.code == 2
+        assert said.err.startswith("error: problem.dataset: ")
+        assert said.err.endswith(counted + "they count classes: number them 0 … 2\n")
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_file_for_one_client_more(tmp_path):
+    """A forgotten `clients` would leave an organisation out without a word."""
+    for i in range(5):
+        np.savez(tmp_path / f"{i}.npz", x=np.full((4, 2), i), y=[0, 1, 2, 0])
+    problem = {"dataset": "{client}.npz", "model": "linear", "partition": "natural"}
+    said = cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
+    assert said.code == 0
+    assert f"warning: {tmp_path / '4.npz'} is left out: problem.clients is 4\n" in said.err

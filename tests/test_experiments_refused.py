@@ -178,3 +178,29 @@ def test_mistakes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not list(tmp_path.rglob("history.csv"))
     (tmp_path / "broken.toml").write_text("title = ")
     assert "broken: is not valid TOML" in cli("reproduce", "broken.toml").err
+
+
+def test_results_go_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a person's own files nor another experiment's results are written over, nor a whole run's by --quick."""
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path / "mine.toml", small())
+    write_experiment(tmp_path / "other.toml", small(title="Other"))
+    assert cli("reproduce", "mine.toml", "--out", "mine").code == 0
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "runs.csv").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for arguments, said in (
+        (("mine.toml", "--out", "own"), "--out own: is not empty and holds no results"),
+        (("mine.toml", "--out", "."), "--out .: is not empty and holds no results"),
+        (("other.toml", "--out", "mine"), "--out mine: holds the results of another experiment ('Small')"),
+        (("mine.toml", "--out", "mine", "--quick"), "--out mine: holds the results of the whole experiment"),
+    ):
+        refused = cli("reproduce", *arguments)
+        assert refused.code == 2
+        assert refused.err.startswith(f"error: {said}")
+        assert refused.err.count("\n") == 1
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "mine" / "runs.csv").unlink()  # as if it had been killed there
+    assert cli("reproduce", "mine.toml", "--out", "mine").code == 0
+    assert (tmp_path / "mine" / "runs.csv").read_bytes() == before[tmp_path / "mine" / "runs.csv"]

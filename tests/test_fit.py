@@ -383,3 +383,23 @@ def test_smoothness_can_be_measured():
     )
     assert (measured > 0).all()
     np.testing.assert_allclose(measured, given, rtol=1e-9)
+
+
+def test_a_model_that_looks_at_its_inputs():
+    """Branches on values cannot be batched over clients: one client after another is trained, without being asked for.
+
+    Breaks if that is tried with the same samples for all rows, which batches nothing that the model looks at.
+    """
+
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.linear(x / 2 if x.abs().max() > 2 else x)
+
+    torch.manual_seed(0)
+    model = Looks()
+    result = dp.fit(model, data(), steps=12, evaluate_every=4, batch_size=8, device="cpu", progress=False)
+    assert result.history.train_loss.iloc[-1] < result.history.train_loss.iloc[0]

@@ -37,7 +37,9 @@ def load(tokenizer: str, **arguments: Any) -> data.Dataset:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"instruction": "a", "response": ', "is no JSON"),
+        ('{"instruction": "a", "response": ', "is no JSON object of one line"),
+        ("[", 'a file has one {"instruction": …, "response": …} per line'),
+        ('{"question": "a", "answer": "b"}', "it has 'question', 'answer'; fields = { instruction = \"…\" }"),
         ('["a", "b"]', "is a list; it must be an object"),
         ("3", "is a int; it must be an object"),
         ('{"instruction": "a"}', "has no 'response'; it has 'instruction'"),
@@ -103,8 +105,12 @@ def test_response_tokens_by_hand(tokenizer: str, tmp_path: Path) -> None:
     # A sequence that is too long loses its end.
     cut = load(tokenizer, file=str(file), template="{instruction}:", max_length=6, test=0.0, validation=0.0)
     assert cut.train.targets.tolist() == [[no, no, x, y, z, no, no, no], [no, no, no, no, w, no, no, no]]
-    long = load(tokenizer, file=str(file), template="{instruction}:", max_length=10, test=0.0, validation=0.0)
-    assert long.train.inputs.shape == (2, 16)
+    # A generous max_length costs nothing: sequences are filled up to the longest there is.
+    long = load(tokenizer, file=str(file), template="{instruction}:", max_length=500, test=0.0, validation=0.0)
+    assert long.train.inputs.tolist() == dataset.train.inputs.tolist()
+    filled = dataset.train.filled_to(16)
+    assert filled.targets.tolist() == [[*row, *[no] * 8] for row in dataset.train.targets.tolist()]
+    assert filled.inputs[:, :8].tolist() == dataset.train.inputs.tolist()
 
 
 def test_a_response_that_is_cut_off_is_left_out_and_said(tokenizer: str, tmp_path: Path) -> None:
@@ -219,6 +225,18 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
             "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; together they must be below 1",
         ),
         ({"file": "mine.jsonl", "maximum": 3}, ConfigError, "unknown key"),
+        ({"file": []}, ConfigError, "problem.dataset.instructions.file: [] given; it must be a file"),
+        ({"file": ["mine.jsonl"], "samples": 5}, ConfigError, "samples: 5 given, but with one file per client nothing"),
+        (
+            {"file": "mine.jsonl", "test_file": "mine.jsonl", "evaluate": "validation"},
+            ConfigError,
+            "evaluate: 'validation' given, but with a test_file nothing is split",
+        ),
+        (
+            {"file": "mine.jsonl", "template": "{instruction} {contxt}"},
+            ConfigError,
+            "template: has {contxt} in it; it can have {instruction} and {context}; did you mean 'context'?",
+        ),
     ],
 )
 def test_bad_settings(tokenizer: str, tmp_path: Path, arguments: dict[str, Any], error: type, said: str) -> None:
@@ -266,6 +284,23 @@ def test_texts_without_categories_have_nothing_to_divide(tokenizer: str, tmp_pat
             data.partition(spec, texts, n=3, seed=0)
     for spec in ("iid", {"quantity": 0.3}):
         assert sum(map(len, data.partition(spec, texts, n=3, seed=0))) == len(texts.train)
+
+
+def test_only_categories_that_are_tested_are_measured(tokenizer: str, tmp_path: Path) -> None:
+    """Breaks if perplexity.csv has columns of nothing, which processes, that read a test file alone, do not have."""
+    train = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(6))]
+    files = {"file": str(write_lines(tmp_path / "mine.jsonl", train))}
+    tested = [{**record, "category": "b"} for record in records(2)]
+    texts = load(tokenizer, **files, test_file=str(write_lines(tmp_path / "test.jsonl", tested)))
+    assert texts.test is not None
+    assert (texts.train.categories, texts.test.categories) == (("a", "b"), ("b",))
+    assert texts.test.category.tolist() == [0, 0]
+    few = load(
+        tokenizer, file=str(write_lines(tmp_path / "few.jsonl", [*train * 10, {**train[0], "category": "rare"}]))
+    )
+    assert few.test is not None
+    assert few.train.categories == ("a", "b", "rare")
+    assert few.test.categories == ("a", "b")
 
 
 def test_text_needs_a_language_model(tmp_path: Path) -> None:

@@ -63,6 +63,26 @@ def test_three_processes_and_a_simulator(tmp_path: Path) -> None:
             assert float(ours[column]) == pytest.approx(float(theirs[column]), rel=1e-5)
 
 
+def test_perplexities_of_both_engines_stand_in_one_table(tmp_path: Path) -> None:
+    """A run that goes on in the other engine, of clients with a category that is not tested and files of other lengths.
+
+    Breaks if the two measure other categories, or write rows under another's columns.
+    """
+    base = make_base(tmp_path / "base")
+    own_files(tmp_path / "data")
+    long = [{**record, "category": "mine", "response": "yes " * 12} for record in records(4)]
+    write_lines(tmp_path / "data" / "1.jsonl", long)
+    path = write_config(tmp_path / "c.toml", base, {"file": "data/{client}.jsonl"}, run={"evaluate_every": 1})
+    for mixed, steps in (("simulator", 2), ("processes", 4), ("simulator", 6)):
+        more = ["--out", str(tmp_path / "mixed"), "--set", f"run.steps={steps}"]
+        said = launch(run, 3, str(path), *more) if mixed == "processes" else [run(str(path), *more)]
+        assert [one.code for one in said] == [0] * len(said), said
+    assert run(str(path), "--out", str(tmp_path / "whole"), "--set", "run.steps=6").code == 0
+    for ours, theirs in zip(perplexities(tmp_path / "mixed"), perplexities(tmp_path / "whole"), strict=True):
+        assert set(ours) == {"seed", "iteration", "overall", "arithmetic", "naming", "spelling"}
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
 def test_bases_that_differ_are_refused(tmp_path: Path) -> None:
     """Two organisations with other weights under the same name would train an adapter of neither."""
     base = make_base(tmp_path / "base")

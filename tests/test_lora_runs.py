@@ -3,6 +3,7 @@
 import copy
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from depositum.models.base import read_base
 from depositum.models.lora import LoraModel
 from depositum.runs import Config, build_problem, load
 from tests.language_models import make_tokenizer, records, with_model, write_config, write_lines
-from tests.small_runs import Killed, KilledAt, files, outcome, train
+from tests.small_runs import Killed, KilledAt, cli, files, outcome, train
 
 
 @pytest.fixture
@@ -214,6 +215,20 @@ def test_texts_and_models_that_do_not_fit(config: Path, problem: dict[str, Any],
     with pytest.raises(ConfigError, match=said) as caught:
         Config.model_validate(table).check()
     assert caught.value.key == key
+
+
+def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], tmp_path: Path) -> None:
+    """Said with both numbers, before any of them is trained on; a large max_length of short texts is no mistake."""
+    long = write_lines(tmp_path / "long.jsonl", [{**record, "response": "yes " * 90} for record in records(30)])
+    for file, code in ((str(long), 2), (None, 0)):
+        own = {"max_length": 2000, **({"file": file} if file else {})}
+        changes = [f"--set=problem.dataset.instructions.{key}={value}" for key, value in own.items()]
+        said = cli("run", str(config), "--out", str(tmp_path / f"out{code}"), *changes)
+        assert said.code == code, said
+        if code:
+            assert re.match(
+                r"error: problem.dataset: texts are up to \d+ tokens long, but the base reads 256; ", said.err
+            )
 
 
 def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:

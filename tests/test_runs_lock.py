@@ -1,10 +1,13 @@
 """Two processes never write into one run's folder: the second is refused, and nothing is left behind."""
 
+import importlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from tests.small_runs import StoppedAt, command, files, train, write_config
 from tests.small_sweeps import places, sweep
 
 fcntl = pytest.importorskip("fcntl")
+execute_module = importlib.import_module("depositum.runs.execute")
 AT_WORK = "another process is at work there"
 
 
@@ -54,6 +58,28 @@ def test_a_new_folder_is_locked_from_its_making_to_the_end(tmp_path: Path) -> No
     assert tried == ["under way"]
     with somebody_else(tmp_path / "run"):
         assert (tmp_path / "run" / "config.toml").exists()
+
+
+def test_a_folder_made_while_a_run_was_being_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that begin where there is no folder, the slower leaves the other's run as it is, the same or not."""
+    config = write_config(tmp_path / "c.toml")
+    other = write_config(tmp_path / "other.toml", algorithm={"alpha": 0.2})
+    build = execute_module.build_simulator
+    for slower, said in ((other, "holds another run (algorithm.alpha is 0.1"), (config, "another process ran this")):
+        folder = tmp_path / f"run-{slower.stem}"
+        left: dict[str, bytes] = {}
+
+        def meanwhile(*given: Any, folder: Path = folder, left: dict[str, bytes] = left) -> Any:
+            monkeypatch.setattr(execute_module, "build_simulator", build)
+            with command("run", config, "--out", folder) as quicker:
+                assert quicker.wait(120) == 0
+            left |= files(folder)
+            return build(*given)
+
+        monkeypatch.setattr(execute_module, "build_simulator", meanwhile)
+        with pytest.raises(RunError, match=re.escape(said)):
+            train(slower, folder)
+        assert files(folder) == left
 
 
 def test_cells_of_a_sweep(tmp_path: Path) -> None:

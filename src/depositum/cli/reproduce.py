@@ -15,7 +15,7 @@ from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Options
 from depositum.experiments.claims import Judged
-from depositum.experiments.output import QUICK, make_folder
+from depositum.experiments.output import QUICK, check_folder, make_folder
 from depositum.report.progress import SweepProgress
 
 
@@ -82,6 +82,8 @@ def command(
             raise ConfigError("--out", "is for one experiment; all of them go to results/")
         # All are checked before the first is run.
         plans = [experiments.plan(experiments.load(own), options, only or ()) for own in chosen]
+        for plan in plans:
+            check_folder(plan, out or _place(plan))
         make_folder(cache, "--cache")
         if out is not None:
             make_folder(out, "--out")
@@ -124,7 +126,7 @@ def _reproduce(plan: experiments.Plan, cache: Path, out: Path, watch: Watching) 
 
 def _claims(plan: experiments.Plan, judged: list[Judged]) -> Table:
     table = Table(title=f"{plan.experiment.title} ({plan.experiment.paper})", title_justify="left")
-    table.add_column("the paper's claim")
+    table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
     for own in judged:
         table.add_row(own.claim.text, own.verdict)

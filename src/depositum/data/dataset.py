@@ -35,6 +35,13 @@ class Samples:
         category = None if self.category is None else self.category[rows]
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], category=category)
 
+    def with_own_categories(self) -> Self:
+        """The same samples with the names of those categories alone that some of them have."""
+        if self.category is None:
+            return self
+        there, codes = np.unique(self.category.numpy(), return_inverse=True)
+        return replace(self, categories=tuple(self.categories[k] for k in there), category=torch.from_numpy(codes))
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

@@ -21,6 +21,8 @@ OPTIONAL = ("context", "category")
 
 #: How a prompt is made of a record. A paragraph whose field is empty is left out. The response follows, and its end.
 TEMPLATE = "Instruction:\n{instruction}\n\nContext:\n{context}\n\nResponse:\n"
+#: What a line looks like, for messages.
+EXAMPLE = '{"instruction": …, "response": …}'
 _MARK = re.compile(r"\{(instruction|context)\}")
 
 
@@ -52,6 +54,9 @@ def check_template(template: str, key: str) -> None:
     """Refuse a template that would leave the instruction out."""
     if "{instruction}" not in template:
         raise ConfigError(key, f"{template!r} given; it must have {{instruction}} in it, and may have {{context}}")
+    for mark in re.findall(r"\{(\w+)\}", template):
+        if mark not in ("instruction", "context") and (near := nearest(mark, ("instruction", "context"))):
+            raise ConfigError(key, f"has {{{mark}}} in it; it can have {{instruction}} and {{context}}{near}")
 
 
 def check_fields(fields: Mapping[str, str], key: str) -> None:
@@ -91,7 +96,8 @@ def _record(line: bytes, where: str, names: Mapping[str, str]) -> Record:
     try:
         table = json.loads(line)
     except json.JSONDecodeError as error:  # which counts lines anew
-        raise DataError(f"{where}: is no JSON ({error.msg}, column {error.colno})") from None
+        said = f"is no JSON object of one line ({error.msg}, column {error.colno})"
+        raise DataError(f"{where}: {said}; a file has one {EXAMPLE} per line") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: is no JSON ({' '.join(str(error).split())})") from None
     if not isinstance(table, dict):
@@ -102,7 +108,9 @@ def _record(line: bytes, where: str, names: Mapping[str, str]) -> Record:
         if value is None and field in OPTIONAL:
             value = ""
         if name not in table and field not in OPTIONAL:
-            raise DataError(f"{where}: has no {name!r}; it has {listing(table) if table else 'nothing'}")
+            there = ", ".join(map(repr, table)) or "nothing"
+            way = f'fields = {{ {field} = "…" }} says what it is called there'
+            raise DataError(f"{where}: has no {name!r}; it has {there}; {way}")
         if not isinstance(value, str):
             raise DataError(f"{where}: {name!r} is {value!r}; it must be a text")
         if field not in OPTIONAL and not value.strip():

@@ -4,9 +4,10 @@ No pickle is ever loaded: a file that holds one is refused.
 """
 
 import re
+import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,28 @@ def labelled(dataset: Dataset) -> Dataset:
     return replace(dataset, train=train, classes=1 + int(train.targets.max()))
 
 
+def labels_of(dataset: Dataset) -> list[int]:
+    """The labels that some sample has, in order."""
+    parts = [part.targets for part in (dataset.train, dataset.test) if part is not None]
+    return [] if dataset.classes is None else torch.cat(parts).unique().tolist()  # type: ignore[no-untyped-call]
+
+
+def check_labels(name: str, labels: Collection[int], quiet: bool = False) -> None:
+    """Say that a label is missing, of all that a model gets an output for; refuse a few among thousands.
+
+    `labels` are those that are there, in the files of all clients.
+    """
+    if not labels or len(labels) == 1 + max(labels):
+        return
+    missing = next(k for k in range(len(labels) + 1) if k not in labels)
+    said = f"{len(labels)} different labels, from {min(labels)} to {max(labels)}, but none is {missing}"
+    if max(labels) >= max(1000, 10 * len(labels)):
+        raise DataError(f"{name}: has {said}; they count classes: number them 0 … {len(labels) - 1}")
+    if not quiet:
+        message = f"{name}: has {said}; the model has an output for each number from 0 on"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
 def check_exists(path: Path, clients: int | None = None) -> None:
     """Refuse a path that leads to no data, before any of it is opened."""
     if CLIENT not in str(path):
@@ -97,6 +120,13 @@ def client_files(path: Path, clients: int | None = None) -> list[Path]:
     if len(files) < (clients or 1):
         raise DataError(f"{file}: there is no such file; the pattern {path} needs one for every client, from 0")
     return files
+
+
+def tell_of_left_out(pattern: Path, clients: int) -> None:
+    """Say that there is a file for one client more than a run has."""
+    file = _of_client(pattern, clients)
+    if file.is_file():
+        warnings.warn(f"{file} is left out: problem.clients is {clients}", RuntimeWarning, stacklevel=2)
 
 
 def test_file(path: Path) -> Path | None:

@@ -4,18 +4,20 @@ A sequence is the prompt, the response and the end-of-sequence token, cut after 
 is cut off entirely has nothing to learn: it is left out, and how many are is said.
 """
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from depositum import pretrained
 from depositum.data import files, instructions
@@ -51,6 +53,12 @@ class TokenSamples(Samples):
     def terms(self) -> Tensor:
         """How many tokens of each sample are to be predicted, `[N]`."""
         return (self.targets != IGNORED).sum(1)
+
+    def filled_to(self, length: int) -> Self:
+        """The same sequences, filled up to a greater length."""
+        more = (0, length - self.inputs.shape[1])
+        inputs, targets = pad(self.inputs, more), pad(self.targets, more, value=IGNORED)
+        return replace(self, inputs=inputs, targets=targets)
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,7 @@ class Text:
         learnt, tested = (whole.take(part[kept[part]]) for part in (train, test))
         self._check_left(len(learnt))
         if self.test is not None or self.owners is not None:
+            tested = tested.with_own_categories()  # no others are measured
             return Dataset(self.name, learnt, tested if len(tested) else None, None, self._clients(kept))
         categories = np.asarray([record.category for record, stays in zip(given, kept, strict=True) if stays])
 
@@ -104,7 +113,8 @@ class Text:
         if self.split_seed == "run":  # how many are evaluated does not hang on the seed
             return Dataset(self.name, learnt, learnt if len(split(0)[1]) else None, split=split)
         own, evaluated = split(self.split_seed)
-        return Dataset(self.name, learnt.take(own), learnt.take(evaluated) if len(evaluated) else None)
+        tested = learnt.take(evaluated).with_own_categories()
+        return Dataset(self.name, learnt.take(own), tested if len(tested) else None)
 
     def _clients(self, kept: NDArray[np.bool_]) -> tuple[Indices, ...] | None:
         """Each client's sequences among those that are kept, where it has a file of its own."""
@@ -127,21 +137,24 @@ class Text:
 
     def _check_left(self, sequences: int) -> None:
         if not sequences:
-            raise DataError(f"{self.name}: no sequence is left to train on; raise max_length, or lower the shares")
+            shares = "" if self.test is not None or self.owners is not None else ", or lower the shares"
+            raise DataError(f"{self.name}: no sequence is left to train on; raise max_length{shares}")
 
     def _samples(self, records: Sequence[Record], tokenizer: Any, names: tuple[str, ...]) -> TokenSamples:
         """All records as token ids; the response of one that is too long is cut, perhaps to nothing."""
         texts = tuple(r.prompt(self.template) for r in records), tuple(r.response for r in records)
         prompts, responses = _tokens(tokenizer, *texts)
         end = tokenizer.eos_token_id
-        # The last token is predicted, and predicts nothing.
-        length = -(-(self.max_length - 1) // ALIGNED) * ALIGNED
+        # Some tokenizers end whatever they are given.
+        prompts = [prompt[:-1] if prompt and prompt[-1] == end else prompt for prompt in prompts]
+        after = [] if end is None else [end]
+        pairs = zip(prompts, responses, strict=True)
+        sequences = [[*prompt, *response, *after][: self.max_length] for prompt, response in pairs]
+        # As long as the longest; its last token is predicted, and predicts nothing.
+        length = -(-max(1, max(map(len, sequences)) - 1) // ALIGNED) * ALIGNED
         inputs = np.full((len(records), length), 0 if end is None else end)
         targets = np.full((len(records), length), IGNORED)
-        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-            if prompt and prompt[-1] == end:
-                prompt = prompt[:-1]  # some tokenizers end whatever they are given
-            sequence = [*prompt, *response, *([] if end is None else [end])][: self.max_length]
+        for i, (prompt, sequence) in enumerate(zip(prompts, sequences, strict=True)):
             inputs[i, : len(sequence) - 1] = sequence[:-1]
             first = max(len(prompt), 1)  # nothing predicts the first token of all
             targets[i, first - 1 : len(sequence) - 1] = sequence[first:]
@@ -210,10 +223,12 @@ def own_instructions(
     Of one file, parts are kept for validation and test, of every category alike, unless there is a `test_file`.
     Clients' own files are trained on in full. `fields` says by which names a file has them.
     """
+    if not file:
+        raise ConfigError("problem.dataset.instructions.file", f"{file!r} given; it must be a file, or one per client")
     name = file if isinstance(file, str) else f"{file[0]} and {len(file) - 1} more" if file[1:] else "".join(file)
     instructions.check_fields(fields or {}, "problem.dataset.instructions.fields")
     parts = [instructions.read(Path(path), fields) for path in ([file] if isinstance(file, str) else file)]
-    return _checked(
+    text = _checked(
         Text(
             name,
             [record for part in parts for record in part],
@@ -228,6 +243,20 @@ def own_instructions(
         ),
         "problem.dataset.instructions",
     )
+    if text.test is not None or text.owners is not None:
+        _check_no_split(text, "a test_file" if text.owners is None else "one file per client")
+    return text
+
+
+def _check_no_split(text: Text, given: str) -> None:
+    """Refuse settings of parts that are not drawn, where a person has changed them."""
+    own: dict[str, object] = {"validation": text.shares[0], "test": text.shares[1], "evaluate": text.evaluate}
+    own |= {"split_seed": text.split_seed, "samples": text.samples}
+    usual = inspect.signature(own_instructions).parameters
+    for key, value in own.items():
+        if value != usual[key].default:
+            said = f"{value!r} given, but with {given} nothing is split: all of it is trained on"
+            raise ConfigError(f"problem.dataset.instructions.{key}", f"{said}; leave it out")
 
 
 def _checked(text: Text, key: str) -> Text:

@@ -2,7 +2,8 @@
 
 A folder is an ordinary run's until its cell is finished: a stopped sweep goes on from its checkpoints. Then `cell.json`
 says so, and checkpoints and models go: of a ResNet-18 they are gigabytes. What does not change results is not part of
-the hash: where a cell runs, how often it is kept, and how it is labelled, drawn and judged.
+the hash: where a cell runs, how often it is kept, and how it is labelled, drawn and judged. Arguments of what is chosen
+by name are in it where they are given: whoever changes such a default raises `RESULTS`.
 """
 
 import hashlib
@@ -108,7 +109,9 @@ def find_any(cache: Path, config: Config, trace: bool = False) -> Kept | None:
 def spend(folder: Path, seconds: float) -> None:
     """Add to the time that a cell has taken, whether or not it is finished."""
     if (folder / "config.toml").exists():
-        (folder / SPENT).write_text(f"{_spent(folder) + seconds:.3f}\n", encoding="utf-8")
+        part = folder / f"{SPENT}.part"
+        part.write_text(f"{_spent(folder) + seconds:.3f}\n", encoding="utf-8")
+        part.replace(folder / SPENT)
 
 
 def _spent(folder: Path) -> float:

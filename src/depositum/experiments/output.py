@@ -18,6 +18,8 @@ from depositum.experiments.results import Results
 from depositum.experiments.tune import Choice
 from depositum.metrics import COLUMNS
 
+#: Says whose results a folder has.
+SUMMARY = "summary.json"
 QUICK = "A quick run on small data: it shows that everything works, and says nothing of the paper.\n"
 
 
@@ -25,6 +27,9 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     """Write everything, and return the claims as they were decided."""
     experiment = plan.experiment
     make_folder(folder, "--out")
+    judged = [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
+    # First, since it says whose the folder is: a call that is killed in the midst of writing can be made again.
+    _write(folder / SUMMARY, json.dumps(summary(plan, results, judged), indent=1, ensure_ascii=False) + "\n")
     _write(folder / "runs.csv", runs(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if experiment.trace:
         text = traces(results).to_csv(index=False, float_format="%.4g", lineterminator="\n")
@@ -37,13 +42,31 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     if made:
         _write(folder / "table.md", note + "\n".join(map(tables.markdown, made)))
         _write(folder / "table.tex", (f"% {QUICK}" if note else "") + "\n".join(map(tables.tex, made)))
-    judged = [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
     _write(folder / "claims.md", note + claims(judged))
     if plan.choices:
         text = tuning(plan.choices).to_csv(index=False, float_format="%.6g", lineterminator="\n")
         _write(folder / "tuning.csv", text)
-    _write(folder / "summary.json", json.dumps(summary(plan, results, judged), indent=1, ensure_ascii=False) + "\n")
     return judged
+
+
+def check_folder(plan: Plan, folder: Path) -> None:
+    """Refuse a folder that holds something else: files of a person's own, or the results of another experiment."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    path = folder / SUMMARY
+    if not path.exists():
+        raise RunError(f"--out {folder}: is not empty and holds no results; choose another folder")
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        title, quick = told["title"], told["quick"]
+    except (OSError, ValueError, TypeError, KeyError):
+        raise RunError(f"--out {folder}: its {SUMMARY} is no experiment's; choose another folder") from None
+    if title != plan.experiment.title:
+        raise RunError(
+            f"--out {folder}: holds the results of another experiment ({title!r}); choose another folder, or remove it"
+        )
+    if plan.options.quick and not quick:
+        raise RunError(f"--out {folder}: holds the results of the whole experiment; choose another folder for --quick")
 
 
 def make_folder(folder: Path, key: str) -> None:

@@ -84,6 +84,12 @@ class Base:
         return f"{total:016x}"
 
     @property
+    def context(self) -> int | None:
+        """How many tokens it reads at most, where it says so."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        return most if isinstance(most, int) else None
+
+    @property
     def vocabulary(self) -> int:
         """How many tokens the model knows."""
         return int(self.model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]

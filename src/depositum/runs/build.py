@@ -85,6 +85,10 @@ def load_data(config: Config, base: Path | None = None) -> Dataset:
     try:
         tokenizer = models.tokenizer_of(section.model, base)
         dataset = data.load(section.dataset, base, section.clients, tokenizer)
+        if isinstance(section.dataset, str) and section.dataset not in data.DATASETS:
+            data.own.check_labels(section.dataset, data.own.labels_of(dataset))
+        if config.files_of_clients is not None:
+            data.own.tell_of_left_out((base or Path()) / config.files_of_clients, section.clients)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
     if not section.holdout:
@@ -141,11 +145,15 @@ def _usual_loss(config: Config, dataset: Dataset) -> str:
 
 
 def _check_tokens(model: LoraModel, *parts: Samples | None) -> None:
-    """Refuse a tokenizer whose tokens the base does not know; on a GPU they would end the process."""
+    """Refuse a tokenizer whose tokens the base does not know, which would end the process on a GPU, and long texts."""
     largest = max(int(part.inputs.max()) for part in parts if part is not None)
     if largest >= (known := model.base.vocabulary):
         said = f"the base knows tokens 0 … {known - 1}, but the tokenizer gives a token {largest}"
         raise ConfigError("problem.model.lora.tokenizer", f"{said}; they do not belong together")
+    longest = max(part.inputs.shape[1] for part in parts if part is not None)
+    if model.base.context is not None and longest > model.base.context:
+        said = f"texts are up to {longest} tokens long, but the base reads {model.base.context}"
+        raise ConfigError("problem.dataset", f"{said}; give max_length = {model.base.context} or less")
 
 
 def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:

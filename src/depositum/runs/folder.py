@@ -88,6 +88,7 @@ class RunFolder:
         """Make a checked folder this run's, and this process's until the end of `lock.alone_in`."""
         self._make()
         lock.hold(self.path)
+        self.check(config)  # one that was not there yet could not be locked, and others may have been at work since
         self.claim(config)
 
     def _make(self) -> None:
@@ -105,6 +106,8 @@ class RunFolder:
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
         self.take(config)
+        if until is None and (self.path / checkpoint.CURRENT).exists():
+            raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command goes on from it")
         until = -1 if until is None else until
         evaluations, metrics = config.run.evaluations(), config.metrics.settings()
         history = History(
@@ -120,7 +123,7 @@ class RunFolder:
         ]
         self._write(HISTORY, _csv(COLUMNS, history.records, header=True))
         if perplexities:
-            self.write_table(PERPLEXITIES, tuple(perplexities[0]), perplexities)
+            self.write_table(PERPLEXITIES, _columns(perplexities), perplexities)
         else:
             (self.path / PERPLEXITIES).unlink(missing_ok=True)
         if traced or trace:
@@ -139,9 +142,14 @@ class RunFolder:
         self._append(HISTORY, _csv(COLUMNS, records))
 
     def _append_perplexities(self, records: Sequence[dict[str, Any]]) -> None:
-        if records:
-            new = not (self.path / PERPLEXITIES).exists()
-            self._append(PERPLEXITIES, _csv(tuple(records[0]), records, header=new))
+        if not records:
+            return
+        there = self.read_table(PERPLEXITIES)
+        columns = _columns([*there, *records])
+        if there and columns == tuple(there[0]):
+            self._append(PERPLEXITIES, _csv(columns, records))
+        else:  # the first, or of categories that were not measured before
+            self.write_table(PERPLEXITIES, columns, [*there, *records])
 
     def append_trace(self, errors: Iterable[tuple[int, int, float]]) -> None:
         self._append(CONSENSUS, _csv(TRACE, (dict(zip(TRACE, row, strict=True)) for row in errors)))
@@ -164,7 +172,10 @@ class RunFolder:
         """Write a file whole or not at all."""
         part = self.path / f"{name}{by}{PART}"
         try:
-            part.write_text(text, encoding="utf-8")
+            with part.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
             part.replace(self.path / name)
         except OSError as error:
             raise RunError(f"--out {self.path}: {name} cannot be written ({error.strerror})") from None
@@ -212,6 +223,10 @@ def _as_not_last(record: dict[str, Any], metrics: MetricSettings, evaluations: E
     if not metrics.train_at(t, last=False, evaluations=evaluations):
         gone |= set(TRAINING)
     return {k: v for k, v in record.items() if k not in gone}
+
+
+def _columns(records: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for record in records for name in record))
 
 
 def _csv(columns: tuple[str, ...], records: Iterable[dict[str, Any]], header: bool = False) -> str:

@@ -4,6 +4,7 @@ What the ranks must know of each other's data to build the same model is told th
 the number of classes and, where clients are weighted by samples, how many each has.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from depositum import data, models
-from depositum.data import Dataset, Samples, own
+from depositum.data import Dataset, Samples, TokenSamples, own
 from depositum.data.own import CLIENT, test_file
 from depositum.data.text import arguments
 from depositum.engines.processes import Group
@@ -37,10 +38,20 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
             files = [own.labelled(file) for file in files]
             test = own.labelled(test) if test else None
         facts = _told(config, group, files, test)
+    if data.is_text(config.problem.dataset):
+        length = max(fact["shape"][0] for told in facts for fact in told)
+        files = [_filled(file, length) for file in files]
+        test = _filled(test, length) if test else None
+        facts = _told(config, group, files, test)
     with group.together("compare the data"):
         _check_alike(group, facts)
     with group.together("share the data"):
         everyone = [fact for told in facts for fact in told]
+        own.check_labels(
+            f"problem.dataset: {pattern}",
+            {label for fact in everyone for label in fact["labels"]},
+            quiet=group.rank > 0,
+        )
         classes = None if everyone[0]["classes"] is None else max(fact["classes"] for fact in everyone)
         sizes = [fact["samples"] for told in facts for fact in told[: len(held)]]
         ends = np.cumsum([len(file.train) for file in files])
@@ -68,6 +79,12 @@ def _load(config: Config, file: str, base: Path | None) -> Dataset:
         raise DataError(f"problem.dataset: {error}") from None
 
 
+def _filled(dataset: Dataset, length: int) -> Dataset:
+    """A text whose sequences are as long as the longest of all ranks."""
+    assert isinstance(dataset.train, TokenSamples)
+    return replace(dataset, train=dataset.train.filled_to(length))
+
+
 def _told(config: Config, group: Group, files: list[Dataset], test: Dataset | None) -> list[list[dict[str, Any]]]:
     """What every rank says of its files and of the test data, by rank."""
     return group.tell([_facts(config, file) for file in [*files, *([test] if test else [])]], "load the data")
@@ -79,6 +96,7 @@ def _facts(config: Config, dataset: Dataset) -> dict[str, Any]:
         "settings": {key: value for key, value in sorted(text.items()) if key not in ("file", "test_file")},
         "shape": list(dataset.train.inputs.shape[1:]),
         "classes": dataset.classes,
+        "labels": own.labels_of(dataset),
         "samples": len(dataset.train),
     }
 
