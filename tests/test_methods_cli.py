@@ -146,22 +146,3 @@ def test_an_unknown_method_is_refused() -> None:
     result = cli("methods", "depositun")
     assert result.code == 2
     assert "did you mean 'depositum'?" in result.err
-
-
-def test_a_method_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The documented example, saved beside a configuration, is run by `name = "module:Class"`."""
-    monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
-    documented = Path(__file__).parent.parent / "docs" / "methods.md"
-    code = documented.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
-    config = plain(tmp_path / "c.toml", "mine:ProxDSGD")
-    assert cli("run", config, "--out", tmp_path / "out").code == 0
-    assert 'name = "mine:ProxDSGD"' in (tmp_path / "out" / "config.toml").read_text()
-    for name, said in (
-        ("mine:ProxDSG", "did you mean 'ProxDSGD'?"),
-        ("mime:ProxDSGD", "no module 'mime'"),
-        ("mine:State", "is no method"),
-    ):
-        result = cli("run", plain(tmp_path / "d.toml", name), "--out", tmp_path / "other")
-        assert result.code == 2
-        assert said in result.err

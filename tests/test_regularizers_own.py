@@ -15,13 +15,29 @@ HUBER = DOCUMENTED.split("## A regularizer of your own")[1].split("```python\n")
 WITHOUT_PROX = "from depositum.regularizers import Regularizer\n\nclass Half(Regularizer):\n    value = None\n"
 
 
+BROKEN = """
+
+class Long(Huber):
+    def _prox(self, z, tau):
+        return z.repeat(1, 2)
+
+class One(Huber):
+    def value(self, x):
+        return x.sum()
+
+class Odd(Huber):
+    def _prox(self, z, tau):
+        raise ValueError("no")
+"""
+
+
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(REGULARIZERS, "_factories", dict(REGULARIZERS._factories))
 
 
 def config(folder: Path, regularizer: object) -> Path:
-    (folder / "mine.py").write_text(HUBER + WITHOUT_PROX, encoding="utf-8")
+    (folder / "mine.py").write_text(HUBER + WITHOUT_PROX + BROKEN, encoding="utf-8")
     return write_config(folder / "c.toml", problem={"regularizer": regularizer, "beta": 0.05})
 
 
@@ -61,6 +77,15 @@ def test_a_run_with_it(tmp_path: Path, regularizer: object) -> None:
         ("mime:Huber", "problem.regularizer: no module 'mime'"),
         ("mine:dataclass", "'mine:dataclass' is no regularizer: it must be a class that extends Regularizer"),
         ("mine:Half", "'mine:Half' lacks _prox; write what it gives"),
+        (
+            "mine:Long",
+            "problem.regularizer: the prox of Long(delta=1.0) is [2, 30] of torch.float32; it must have shape [2, 15]",
+        ),
+        ("mine:One", "the value of One(delta=1.0) is [] of torch.float32; it must have shape [2]"),
+        (
+            "mine:Odd",
+            "problem.regularizer: the prox of Odd(delta=1.0) fails on [2, 15] of torch.float32: ValueError: no",
+        ),
         ({"mine:Huber": {"detla": 1.0}}, "problem.regularizer.mine:Huber.detla: unknown key; it can be 'delta'"),
     ],
 )

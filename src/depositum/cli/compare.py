@@ -1,7 +1,7 @@
 """`depositum compare`: runs side by side, or all methods on one configuration."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -55,10 +55,10 @@ def command(
         raise ConfigError("--against", f"{against!r} given; it can be {listing(AGAINST)}{nearest(against, AGAINST)}")
     if len(runs) == 1 and runs[0].suffix == ".toml":
         # All are checked before the first is run.
-        checked = {name: load(runs[0], overrides or [], name) for name in _chosen(methods or "all")}
+        checked = {name: load(runs[0], overrides or [], name) for name in _chosen(methods, runs[0], overrides or [])}
         folder = out or Path("runs") / runs[0].stem
         figure = folder / "compare.png"
-        if not any((folder / name / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
+        if not any((folder / _folder(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure(figure, force)  # it is none of this command's
         frames = run_methods(checked, folder, base=runs[0].parent)
     else:
@@ -83,7 +83,7 @@ def run_methods(checked: Mapping[str, Config], folder: Path, base: Path) -> dict
     for place, (name, own) in enumerate(checked.items(), start=1):
         typer.echo(f"{place}/{len(checked)} {name}", err=True)
         with StopOnSignal() as stop:
-            result = execute(own, folder / name, base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
+            result = execute(own, folder / _folder(name), base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
             typer.echo(
                 f"{name} stopped at iteration {result.snapshot.t}; the same command goes on from there", err=True
@@ -96,12 +96,20 @@ def run_methods(checked: Mapping[str, Config], folder: Path, base: Path) -> dict
     return frames
 
 
-def _chosen(methods: str) -> list[str]:
-    if methods == "all":
-        return list(ALGORITHMS)
-    names = [name.strip() for name in methods.split(",")]
+def _folder(method: str) -> str:
+    """What the folder of a method's run is called; a person's own has a colon in its name."""
+    return method.replace(":", ".")
+
+
+def _chosen(methods: str | None, config: Path, overrides: Sequence[str]) -> list[str]:
+    """The methods named, or all that there are, those of one's own that the configuration names with them."""
+    if methods in (None, "all"):
+        load(config, overrides)
+        # One's own have two names, of which the later says where they are.
+        return list({ALGORITHMS[name]: name for name in ALGORITHMS}.values())
+    names = list(dict.fromkeys(name.strip() for name in methods.split(",")))
     for name in names:
-        if name not in ALGORITHMS:
+        if name not in ALGORITHMS and ":" not in name:
             raise ConfigError(
                 "--methods", f"{name!r} is no method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}"
             )

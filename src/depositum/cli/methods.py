@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.errors import ConfigError, listing, nearest
+from depositum.runs.own_names import register_method
 
 #: What the tables need to be read; a narrower terminal folds the lines itself.
 WIDTH = 124
@@ -33,6 +35,7 @@ def command(
 
 def method_class(name: str) -> type[Algorithm]:
     """The class of a method, by the name a configuration gives it."""
+    register_method(name, Path(), "")
     if name not in ALGORITHMS:
         raise ConfigError("", f"{name!r} is no method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}")
     kind = ALGORITHMS[name]
@@ -108,6 +111,9 @@ def yes(value: bool | None) -> str:
 def explain(name: str) -> None:
     """Print one method: its citation, its equations as its file opens, and its hyper-parameters."""
     kind = method_class(name)
+    needed = [k for k, parameter in ALGORITHMS.parameters(name).items() if parameter.default is parameter.empty]
+    if needed:
+        raise ConfigError("", f"{name!r} has no defaults for {listing(needed)}, without which there is none to explain")
     about = kind.about
     supported = kind().periods
     periods = "any period T0" if supported is None else f"period T0 = {', '.join(map(str, supported))} only"

@@ -18,6 +18,8 @@ from depositum.models import LoraModel
 from depositum.problem import Problem, Trial, as_loss
 from depositum.registry import Spec
 from depositum.runs.config import Config
+from depositum.runs.own_names import regularizers_of_ones_own
+from depositum.runs.own_tried import try_method, try_regularizer
 
 #: Each client's samples, given the seed, and those of the test data to evaluate on; None: all.
 Parts = Callable[[int], tuple[Sequence[Indices], Indices | None]]
@@ -114,7 +116,7 @@ def simulator_of(configs: Sequence[Config], problem: Problem, base: Path | None,
     settings = config.engine_settings()
     if settings.backend == "auto" and settings.resolve_device().type == "cpu":
         settings = replace(settings, backend=backend)  # type: ignore[arg-type]
-    return Simulator(
+    simulator = Simulator(
         problem,
         network,
         [config.make_algorithm() for config in configs for _ in config.run.seeds],
@@ -122,6 +124,11 @@ def simulator_of(configs: Sequence[Config], problem: Problem, base: Path | None,
         batch_size=config.run.batch_size,
         settings=settings,
     )
+    if problem.composite and any(regularizers_of_ones_own(config.problem.regularizer)):
+        try_regularizer(problem.regularizer, torch.stack([problem.trials[0].start] * 2))
+    if ":" in config.algorithm.name:
+        try_method(simulator)
+    return simulator
 
 
 def _outputs(config: Config, dataset: Dataset) -> int:

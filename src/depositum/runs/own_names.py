@@ -1,7 +1,6 @@
 """A person's own methods and regularizers, made known by the names that a configuration has for them."""
 
-import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,25 @@ from depositum.regularizers import REGULARIZERS, Regularizer
 
 def register_own(table: dict[str, Any], base: Path) -> None:
     """Make known what a configuration's table names as `"package.module:Class"`."""
-    algorithm, problem = table.get("algorithm"), table.get("problem")
-    if isinstance(algorithm, dict):
-        _register_method(algorithm.get("name"), base)
+    algorithm, problem, override = (table.get(section) for section in ("algorithm", "problem", "override"))
+    if isinstance(algorithm, dict) and isinstance(algorithm.get("name"), str):
+        register_method(algorithm["name"], base)
+    for name in override if isinstance(override, dict) else ():
+        register_method(name, base, f"override.{name}")
     if isinstance(problem, dict):
-        for name in _regularizers(problem.get("regularizer")):
+        for name in regularizers_of_ones_own(problem.get("regularizer")):
             _register_regularizer(name, base)
 
 
-def _register_method(name: Any, base: Path) -> None:
-    if not isinstance(name, str) or ":" not in name:
+def register_method(name: str, base: Path, key: str = "algorithm.name") -> None:
+    """Make a person's own method known by `"package.module:Class"`; any other name is left as it is."""
+    if ":" not in name:
         return
-    kind = own(name, "algorithm.name", "method", base)
+    kind = own(name, key, "method", base)
     fits = isinstance(kind, type) and issubclass(kind, Algorithm) and is_dataclass(kind)
     if not fits:
-        raise ConfigError("algorithm.name", f"{name!r} is no method: it must be a dataclass that extends Algorithm")
+        raise ConfigError(key, f"{name!r} is no method: it must be a dataclass that extends Algorithm")
+    _check_whole(name, kind, key, ("name", "about"))
     ALGORITHMS.register(name)(kind)
 
 
@@ -37,17 +40,23 @@ def _register_regularizer(name: str, base: Path) -> None:
     kind = own(name, key, "regularizer", base)
     if not (isinstance(kind, type) and issubclass(kind, Regularizer)):
         raise ConfigError(key, f"{name!r} is no regularizer: it must be a class that extends Regularizer")
-    if inspect.isabstract(kind):
-        missing = ", ".join(sorted(kind.__abstractmethods__))
-        raise ConfigError(key, f"{name!r} lacks {missing}; write what {'they give' if ',' in missing else 'it gives'}")
+    _check_whole(name, kind, key)
     REGULARIZERS.register(name)(kind)
 
 
-def _regularizers(spec: Any) -> Iterator[str]:
+def _check_whole(name: str, kind: type, key: str, more: Sequence[str] = ()) -> None:
+    """Refuse a class that leaves out what every one of its kind must have."""
+    lacking = [*sorted(getattr(kind, "__abstractmethods__", ())), *(own for own in more if not hasattr(kind, own))]
+    if lacking:
+        gives = "they give" if lacking[1:] else "it gives"
+        raise ConfigError(key, f"{name!r} lacks {', '.join(lacking)}; write what {gives}")
+
+
+def regularizers_of_ones_own(spec: Any) -> Iterator[str]:
     """The names of classes in a choice of a regularizer: one, a table, or a list of tables."""
     if isinstance(spec, list):
         for part in spec:
-            yield from _regularizers(part)
+            yield from regularizers_of_ones_own(part)
     else:
         names = [spec] if isinstance(spec, str) else spec if isinstance(spec, dict) else []
         yield from (name for name in names if ":" in name)

@@ -15,7 +15,7 @@ from depositum.errors import ConfigError, listing, nearest
 from depositum.registry import Registry
 from depositum.runs.config import Config, Held
 from depositum.runs.override import for_method
-from depositum.runs.own_names import register_own
+from depositum.runs.own_names import register_method, register_own
 from depositum.wording import refusal
 
 #: Every section's keys; beside a method's name stand its own.
@@ -67,6 +67,8 @@ def from_table(
     for override in overrides:
         apply_override(table, override)
     register_own(table, base)
+    if method is not None:
+        register_method(method, base, "--methods")
     table = for_method(table, SECTIONS, method)
     if method is None:  # of one run, the command line has the last word; of many methods, each keeps what is its own
         for override in overrides:
