@@ -167,3 +167,47 @@ def test_it_refuses_what_it_cannot_have(name: str) -> None:
             Simulator(seeded_problem((0,), beta=0.0), dp.ring(N), method)
     with pytest.raises(dp.ConfigError, match="unknown key"):
         dp.algorithm(name, stepsise=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if "alpha" in ALGORITHMS.parameters(name)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_stepsize_that_ends_at_0(name: str, dtype: str) -> None:
+    """The clients come to rest, in consensus at most; many methods divide by the steps of a round."""
+    method = dp.algorithm(name, alpha={"cosine": {"start": 0.02, "steps": 6}})
+    sim = start(name, (0,), dtype)
+    sim = Simulator(
+        sim.problem,
+        None if method.server else sim.network,
+        method,
+        period=period_of(name),
+        batch_size=4,
+        settings=EngineSettings("cpu", dtype),
+    )
+    sim.start()
+    advanced(sim, 30)
+    assert all(tensor.isfinite().all() for tensor in sim.snapshot().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("prox-dasa", {"a": {"power": {"start": -1.0}}}, "algorithm.a.power.start: -1.0 given"),
+        ("depositum", {"alpha": {"cosine": {"start": 0.1, "steps": 5, "end": 0.2}}}, "algorithm.alpha.cosine.end: 0.2"),
+        ("depositum", {"alpha": {"step": {"start": 0.1, "factor": 2.0, "every": 3}}}, "algorithm.alpha.step.factor: 2"),
+    ],
+)
+def test_a_wrong_schedule_is_blamed_on_its_own_key(name: str, wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(dp.ConfigError) as error:
+        dp.algorithm(name, **wrong)
+    assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_text_is_no_number(name: str) -> None:
+    """By its class too, which no configuration has checked: in one line, by the key."""
+    numbers = [f for f in dataclasses.fields(kind_of(name)) if isinstance(f.default, int | float)]  # type: ignore[arg-type]
+    for field in numbers:
+        if isinstance(field.default, bool):
+            continue
+        with pytest.raises(dp.ConfigError, match=rf"^algorithm\.{field.name}: 'x' given; "):
+            kind_of(name)(**{field.name: "x"})

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from depositum.data import Samples
 from depositum.layout import Layout
 from depositum.problem import Oracle, Problem, Trial, as_loss
-from depositum.problem.constants import smoothness, variance
+from depositum.problem.constants import smoothness, smoothness_of_trials, variance
 
 SIZES = (12, 7, 20)
 PER_SAMPLE = {
@@ -224,3 +224,13 @@ def test_identical_samples_have_no_variance():
     oracle.inputs[:] = oracle.inputs[0]
     oracle.targets[:] = oracle.targets[0]
     assert variance(oracle).value < 1e-25
+
+
+@pytest.mark.parametrize("model", [lambda: nn.Linear(4, 3), MODELS["mlp"]], ids=["linear", "mlp"])
+def test_a_trial_s_constant_is_its_own(model):
+    """Breaks if L of a seed, and so its s, hangs on which other seeds run with it: its rows' largest alone counts."""
+    oracles = [oracle_of(fixed(model), "cross-entropy", seeds=seeds) for seeds in ((0, 1, 2), (1,))]
+    three, one = map(smoothness_of_trials, oracles)
+    assert three[1:2] == pytest.approx(one, rel=1e-12)
+    assert len({round(value, 9) for value in three}) == 3
+    assert max(three) == pytest.approx(smoothness(oracles[0]).value, rel=1e-12)

@@ -92,3 +92,40 @@ def test_theory_where_the_start_is_not_allowed(config: Path) -> None:
     assert result.code == 0
     assert "∞  (h is infinite at x0)" in result.out
     assert "bound (T1i): none" in result.out
+
+
+def the_schedule(out: str) -> tuple[dict[str, str], float]:
+    """Corollary 1's schedule as it is printed, and its bound."""
+    lines = out.splitlines()
+    line = next(line for line in lines if line.startswith("Corollary 1's schedule: "))
+    bound = float(next(line for line in lines if "(C1i)" in line).split(": ")[1])
+    return dict(part.split(" = ") for part in line.split(": ")[1].split(", ")), bound
+
+
+#: Where Corollary 1 is proven.
+FEW = ("network.topology=complete", "run.period=1", "run.steps=60")
+
+
+def test_the_schedule_can_be_copied(config: Path) -> None:
+    """The momentum's condition is an equality on paper: rounded to the nearest, what is printed would break it."""
+    for steps in range(20, 90, 5):
+        own = [f"--set={setting}" for setting in (*FEW, f"run.steps={steps}")]
+        schedule, _ = the_schedule(cli("theory", config, *own).out)
+        copied = [f"--set=run.batch_size={schedule['batch_size']}"]
+        copied += [f"--set=algorithm.{key}={schedule[key]}" for key in ("gamma", "alpha")]
+        assert "all conditions hold" in cli("theory", config, *own, *copied).out, steps
+
+
+def test_the_schedule_of_full_gradients_has_batches(config: Path) -> None:
+    """Breaks if the σ² = 0 of full gradients is taken for that of the batches which Corollary 1 prescribes."""
+    own = [f"--set={setting}" for setting in FEW]
+    full = cli("theory", config, *own, "--set=run.batch_size=full")
+    assert "T0, T + 1, B" in full.out
+    assert "4, 1, 60, full" in full.out
+    assert the_schedule(full.out) == the_schedule(cli("theory", config, *own).out)
+    given = cli("theory", config, *own, "--set=run.batch_size=full", "--variance", "5.0")
+    assert "0  (full gradients; of one sample 5  (given))" in given.out
+
+
+def test_no_iterations_have_no_theory(config: Path) -> None:
+    assert cli("theory", config, "--set=run.steps=0").err.startswith("error: run.steps: 0 given; theory speaks of one")

@@ -23,6 +23,7 @@ from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.rounds import repeated
 from depositum.algorithms.schedules import Stepsize, as_schedule
 from depositum.algorithms.stepping import (
+    LEAST,
     Stepping,
     check_choice,
     check_count,
@@ -103,8 +104,8 @@ class DeepStorm(Stepping):
         check_choice("placement", self.placement, ("combine-then-prox", "prox-then-combine"))
         if self.c_b is not None:
             check_positive("c_b", self.c_b)
-        if isinstance(self.initial_batch, int):
-            check_count("initial_batch", self.initial_batch)
+        if self.initial_batch not in (None, "full"):
+            check_count("initial_batch", self.initial_batch)  # type: ignore[arg-type]
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DeepStormState:
         d = oracle.grad(x0, oracle.sample(self.initial_batch))
@@ -135,7 +136,6 @@ class DeepStorm(Stepping):
         """α_t and b_t."""
         if self.c_b is None:
             return self._alpha(s), self.b
-        schedule = as_schedule(self.alpha)
-        alpha, after = schedule.at(s.t), schedule.at(s.t + 1)
+        alpha, after = (as_schedule(self.alpha).at(t).clamp(min=LEAST) for t in (s.t, s.t + 1))
         b = (1 - after / alpha + self.c_b * after**2).clamp(max=1.0)
         return alpha.to(s.x.dtype), b.to(s.x.dtype)

@@ -29,7 +29,7 @@ from torch import Tensor
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.server import ServerMethod, start_clock
 from depositum.algorithms.stepping import check_choice, check_positive
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, is_number
 
 
 class FedDRState(NamedTuple):
@@ -78,7 +78,7 @@ class FedDR(ServerMethod):
         super().__post_init__()
         check_positive("eta", self.eta)
         check_choice("start", self.start, ("model", "zero"))
-        if not 0 < self.relaxation < 2:
+        if not (is_number(self.relaxation) and 0 < self.relaxation < 2):
             raise ConfigError("algorithm.relaxation", f"{self.relaxation!r} given; it must lie in (0, 2)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDRState:

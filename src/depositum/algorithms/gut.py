@@ -20,7 +20,6 @@ only what is made of that transmission; noise on increments x^t − x^{t−1} st
 users of a transmission, its sender too, use the noisy one.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -28,8 +27,8 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State
-from depositum.algorithms.stepping import GradientMethod, check_choice, iteration_zero
-from depositum.errors import ConfigError
+from depositum.algorithms.stepping import GradientMethod, check_choice, check_nonnegative, iteration_zero
+from depositum.errors import ConfigError, is_number
 
 
 class GUTState(NamedTuple):
@@ -62,7 +61,7 @@ class _UpdateTracking(GradientMethod, RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.mu <= 1:
+        if not (is_number(self.mu) and 0 <= self.mu <= 1):
             raise ConfigError("algorithm.mu", f"{self.mu!r} given; it must lie in [0, 1]")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
@@ -176,8 +175,7 @@ class FedNMUT(_UpdateTracking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise ConfigError("algorithm.noise", f"{self.noise!r} given; it must be a number ≥ 0")
+        check_nonnegative("noise", self.noise)
         check_choice("noise_on", self.noise_on, ("model", "increment"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:

@@ -12,7 +12,6 @@ from c_i^0 = −g_i^0 + ḡ^0, synchronised once. J c = 0 at every round. Two ve
 iteration. Where α changes, K α is the sum of the round's steps.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -20,8 +19,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle, RoundBased
-from depositum.algorithms.stepping import GradientMethod, iteration_zero
-from depositum.errors import ConfigError
+from depositum.algorithms.stepping import GradientMethod, check_positive, iteration_zero
 
 
 class KGTState(NamedTuple):
@@ -61,8 +59,7 @@ class KGT(GradientMethod, RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.eta) and self.eta > 0):
-            raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be a number > 0")
+        check_positive("eta", self.eta)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> KGTState:
         g = oracle.grad(x0, oracle.sample())

@@ -38,7 +38,7 @@ Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Called("a schedule { 
 
 def _positive(key: str, value: float) -> None:
     if not (is_number(value) and math.isfinite(value) and value > 0):
-        raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a number > 0")
+        raise ConfigError(key, f"{value!r} given; it must be a number > 0")
 
 
 @SCHEDULES.register("constant")
@@ -49,7 +49,7 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        _positive("alpha", self.value)
+        _positive("constant.value", self.value)
 
     def at(self, t: Tensor) -> Tensor:
         return torch.full((), self.value, dtype=torch.float64, device=t.device)
@@ -69,9 +69,9 @@ class Power(Schedule):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive("alpha.power.start", self.start)
-        _positive("alpha.power.power", self.power)
-        _positive("alpha.power.offset", self.offset)
+        _positive("power.start", self.start)
+        _positive("power.power", self.power)
+        _positive("power.offset", self.offset)
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * (1 + t.double() / self.offset) ** -self.power
@@ -91,11 +91,11 @@ class Step(Schedule):
     every: int
 
     def __post_init__(self) -> None:
-        _positive("alpha.step.start", self.start)
-        _positive("alpha.step.factor", self.factor)
-        _positive("alpha.step.every", self.every)
+        _positive("step.start", self.start)
+        _positive("step.factor", self.factor)
+        _positive("step.every", self.every)
         if self.factor > 1:
-            raise ConfigError("algorithm.alpha.step.factor", f"{self.factor!r} given; it must be at most 1")
+            raise ConfigError("step.factor", f"{self.factor!r} given; it must be at most 1")
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * self.factor ** (t // self.every).double()
@@ -115,10 +115,10 @@ class Cosine(Schedule):
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("alpha.cosine.start", self.start)
-        _positive("alpha.cosine.steps", self.steps)
-        if not 0 <= self.end <= self.start:
-            raise ConfigError("algorithm.alpha.cosine.end", f"{self.end!r} given; it must lie in [0, start]")
+        _positive("cosine.start", self.start)
+        _positive("cosine.steps", self.steps)
+        if not (is_number(self.end) and 0 <= self.end <= self.start):
+            raise ConfigError("cosine.end", f"{self.end!r} given; it must lie in [0, start]")
 
     def at(self, t: Tensor) -> Tensor:
         done = (t.double() / self.steps).clamp(max=1.0)
@@ -138,5 +138,10 @@ def as_schedule(alpha: Stepsize, key: str = "algorithm.alpha") -> Schedule:
     if isinstance(alpha, Schedule):
         return alpha
     if isinstance(alpha, Mapping):
-        return SCHEDULES.parse(alpha, key).make()
+        choice = SCHEDULES.parse(alpha, key)
+        try:
+            return choice.make()
+        except ConfigError as error:  # of a schedule, which does not know whose it is
+            raise ConfigError(f"{key}.{error.key}", error.problem) from None
+    _positive(key, alpha)
     return Constant(alpha)

@@ -14,7 +14,6 @@ from q^0 = 0, z^0 = x^{−1} = x^0; since x_i^0 = x_0 at every client, the first
 constant, or Nesterov's (θ_t − 1)/θ_{t+1} with θ_0 = 1, θ_{t+1} = (1 + √(1 + 4θ_t²))/2. Each model is sent once.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
-from depositum.algorithms.stepping import check_positive, check_share, iteration_zero
+from depositum.algorithms.stepping import check_nonnegative, check_positive, check_share, iteration_zero
 from depositum.errors import ConfigError
 
 
@@ -87,8 +86,7 @@ class SPPDM(Algorithm):
     def __post_init__(self) -> None:
         for key in ("c", "s", "dual_step"):
             check_positive(key, getattr(self, key))
-        if not 0 <= self.kappa < math.inf:
-            raise ConfigError("algorithm.kappa", f"{self.kappa!r} given; it must be a number ≥ 0")
+        check_nonnegative("kappa", self.kappa)
         check_share("b", self.b)
         if self.eta != "nesterov" if isinstance(self.eta, str) else not 0 <= self.eta < 1:
             raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be 'nesterov', or lie in [0, 1)")

@@ -12,6 +12,9 @@ from depositum.algorithms.base import Algorithm, State
 from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
 from depositum.errors import ConfigError, is_number, is_whole, listing
 
+#: A schedule that ends at 0 ends with this for the methods, of which many divide by it: a step that moves nothing.
+LEAST = 1e-30
+
 
 @dataclass(frozen=True)
 class Stepping(Algorithm):
@@ -37,7 +40,7 @@ class Stepping(Algorithm):
     def alpha_at(self, t: Tensor) -> float | Tensor:
         """α_t: a number where it is constant, else a tensor computed from t on the device."""
         schedule = as_schedule(self.alpha)
-        return schedule.value if isinstance(schedule, Constant) else schedule.at(t)
+        return schedule.value if isinstance(schedule, Constant) else schedule.at(t).clamp(min=LEAST)
 
     def _alpha(self, s: State) -> float | Tensor:
         """α_t in the dtype of the state."""
@@ -62,6 +65,12 @@ def check_positive(key: str, value: float) -> None:
     """Refuse a hyper-parameter that is not a finite number > 0."""
     if not (is_number(value) and math.isfinite(value) and value > 0):
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a number > 0")
+
+
+def check_nonnegative(key: str, value: float) -> None:
+    """Refuse a hyper-parameter that is not a finite number ≥ 0."""
+    if not (is_number(value) and math.isfinite(value) and value >= 0):
+        raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a number ≥ 0")
 
 
 def check_count(key: str, value: int) -> None:

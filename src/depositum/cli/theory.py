@@ -44,6 +44,8 @@ def command(
     method = checked.make_algorithm()
     if not isinstance(method, Depositum):
         raise ConfigError("algorithm.name", f"{method.name!r} given; the theory is of 'depositum'")
+    if not checked.run.steps:
+        raise ConfigError("run.steps", "0 given; theory speaks of one iteration or more")
     measured = measure(checked, config.parent, smooth, noise)
     console = Console(highlight=False)
     try:
@@ -68,6 +70,7 @@ class Asked:
     variance: Measured
     gap_known: bool  #: False where φ(x0) is infinite, x0 being outside the set of an indicator: bounds say nothing
     network: Network
+    full: bool  #: whether gradients are full ones, so that σ² = 0 whatever one sample's is
 
 
 def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> Asked:
@@ -78,10 +81,7 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
     simulator.start()
     oracle, problem, batch = simulator.oracle, simulator.problem, config.run.batch_size
     L = Measured(smooth, "given") if smooth is not None else smoothness(oracle)
-    if batch == "full":
-        sigma2 = Measured(0.0, "full gradients")
-    else:
-        sigma2 = Measured(noise, "given") if noise is not None else variance(oracle)
+    sigma2 = Measured(noise, "given") if noise is not None else variance(oracle)
     # Losses and regularizers here are ≥ 0, so φ(x0) itself bounds φ(x0) − φ*.
     gap = float(cheap(simulator.state, oracle)["phi"][0])
     method = config.make_algorithm()
@@ -95,12 +95,12 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
         gamma=method.gamma,
         alpha=method.largest_prox_step(config.run.period),
         L=L.value,
-        sigma2=sigma2.value,
+        sigma2=0.0 if batch == "full" else sigma2.value,
         batch_size=1 if batch == "full" else batch,
-        steps=max(1, config.run.steps),
+        steps=config.run.steps,
         gap=gap if isfinite(gap) else 0.0,
     )
-    return Asked(setting, L, sigma2, isfinite(gap), simulator.network)
+    return Asked(setting, L, sigma2, isfinite(gap), simulator.network, batch == "full")
 
 
 def _check_given(key: str, value: float | None, positive: bool) -> None:
@@ -110,14 +110,16 @@ def _check_given(key: str, value: float | None, positive: bool) -> None:
 
 def _numbers(asked: Asked) -> Table:
     setting = asked.setting
+    batch = "full" if asked.full else str(setting.batch_size)
+    sample = f"{asked.variance.value:.6g}  ({asked.variance.how})"
     table = Table(title="what the theory is told", title_justify="left", show_header=False)
     rows = (
-        ("n, T0, T + 1, B", f"{setting.n}, {setting.period}, {setting.steps}, {setting.batch_size}"),
+        ("n, T0, T + 1, B", f"{setting.n}, {setting.period}, {setting.steps}, {batch}"),
         ("α, β, γ", f"{setting.alpha:g}, {setting.beta:g}, {setting.gamma:g}"),
         ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g}){_of_what(asked.network)}"),
         ("ρ of h", f"{setting.rho:g}"),
         ("L", f"{setting.L:.6g}  ({asked.smoothness.how})"),
-        ("σ²", f"{setting.sigma2:.6g}  ({asked.variance.how})"),
+        ("σ²", f"0  (full gradients; of one sample {sample})" if asked.full else sample),
         ("φ(x0) − φ* at most", f"{setting.gap:.6g}" if asked.gap_known else "∞  (h is infinite at x0)"),
     )
     for name, value in rows:
@@ -170,11 +172,11 @@ def _conclusions(asked: Asked) -> Iterator[str]:
     if setting.steps < setting.n:
         yield f"Corollary 1 needs T + 1 ≥ n: at least {setting.n} steps"
         return
+    # Its batches are of samples, whatever those of the configuration are.
+    setting = replace(setting, sigma2=asked.variance.value)
     schedule = theory.corollary(setting.n, setting.steps, setting.L)
-    yield (
-        f"Corollary 1's schedule: batch_size = {schedule.batch_size}, gamma = {schedule.gamma:.4g}, "
-        f"alpha = {schedule.alpha:.4g}"
-    )
+    gamma, alpha = (theory.rounded_down(value) for value in (schedule.gamma, schedule.alpha))
+    yield f"Corollary 1's schedule: batch_size = {schedule.batch_size}, gamma = {gamma:.4g}, alpha = {alpha:.4g}"
     if not theory.proven(theory.corollary_setting(setting)):
         steps = theory.smallest_steps(setting)
         yield "  Theorem 1's conditions hold there " + (

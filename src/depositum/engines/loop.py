@@ -282,11 +282,12 @@ class Loop:
         self._ask("on_evaluation", records)
 
     def _measure_costly(self, alphas: list[float | None]) -> dict[str, torch.Tensor]:
+        smoothness = [self._smoothness[label] for label in self.engine.problem.labels if self._smoothness]
         if len(set(alphas)) == 1:
-            return self.whole.measure_costly(alphas[0], self._smoothness)
+            return self.whole.measure_costly(alphas[0], smoothness)
         assert isinstance(self.whole, AllRows), "trials differ in a simulator only"
         each = [float("nan") if alpha is None else alpha for alpha in alphas]
-        return self.whole.measure_costly(torch.tensor(each, dtype=torch.float64), self._smoothness)
+        return self.whole.measure_costly(torch.tensor(each, dtype=torch.float64), smoothness)
 
     def _alphas(self) -> list[float | None]:
         """The α of G^α of each trial: the one asked for, the method's own, or DEPOSITUM's for a method that has none.

@@ -4,6 +4,7 @@ A simulator holds all rows, and `AllRows` answers from them. A `ProcessEngine` h
 other ranks, all of which must ask the same at the same iterations.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -35,7 +36,7 @@ class Whole(Protocol):
         """
         ...
 
-    def measure_costly(self, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
+    def measure_costly(self, alpha: float | None, smoothness: Sequence[float]) -> dict[str, Tensor]:
         """Measures that need gradients over all data, each `[S]`; those that are not known are left out."""
         ...
 
@@ -71,7 +72,7 @@ class AllRows:
     def measure_cheap(self, train: bool) -> dict[str, Tensor]:
         return cheap(self._simulator.state, self._simulator.oracle, train)
 
-    def measure_costly(self, alpha: float | Tensor | None, smoothness: float | None) -> dict[str, Tensor]:
+    def measure_costly(self, alpha: float | Tensor | None, smoothness: Sequence[float]) -> dict[str, Tensor]:
         """As of any whole; `alpha` can also be one for each trial, `[S]`."""
         simulator = self._simulator
         state, oracle = simulator.state, simulator.oracle

@@ -1,5 +1,6 @@
 """What is recorded at an evaluation: cheap measures every time, costly ones at a stride of their own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,13 +103,16 @@ class MetricSettings:
                 multiple = f"a multiple of run.evaluate_every = {evaluations.every} (0: never)"
                 raise ConfigError(f"metrics.{key}", f"{every} given; it must be {multiple}")
 
-    def smoothness_of(self, oracle: Oracle) -> float | None:
-        """L as it is given, or measured on the data of all clients."""
+    def smoothness_of(self, oracle: Oracle) -> dict[int, float]:
+        """L of each trial, by its label: as it is given, or measured on the data of all its clients; none at all."""
+        labels = oracle.problem.labels
+        if self.smoothness is None:
+            return {}
         if self.smoothness != "measure":
-            return self.smoothness
+            return dict.fromkeys(labels, self.smoothness)
         if len(oracle.held) < oracle.problem.n:
             raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
-        return constants.smoothness(oracle).value
+        return dict(zip(labels, constants.smoothness_of_trials(oracle), strict=True))
 
     def costly_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
         """Whether an evaluation at t has the costly measures."""
@@ -164,11 +168,12 @@ def _regularization(mean: Tensor, problem: Problem) -> Tensor | float:
 
 
 def costly(
-    state: State, oracle: Oracle, alpha: float | Tensor | None, smoothness: float | None, estimate: str = "nu"
+    state: State, oracle: Oracle, alpha: float | Tensor | None, smoothness: Sequence[float], estimate: str = "nu"
 ) -> dict[str, Tensor]:
     """‖G^α(x)‖², gradient-estimation error, s, ζ² at x̄, per-client accuracy. Each `[S]`.
 
-    `alpha` is one number, or one per row `[rows, 1]`. `estimate` names the state's variable that estimates the
+    `alpha` is one number, or one per row `[rows, 1]`; `smoothness` is L of each trial, or nothing. `estimate` names
+    the state's variable that estimates the
     gradient, where it has one.
     """
     trials, n, x = oracle.trials, oracle.problem.n, state.x
@@ -179,9 +184,10 @@ def costly(
     nu = getattr(state, estimate, None)
     if nu is not None:
         out["gradient_error"] = measures.estimation_error(oracle.full_grad(x), nu, trials)
-    if smoothness is not None and "stationarity" in out and "gradient_error" in out:
-        model_error = n * measures.consensus(x, trials)
-        out["s"] = out["stationarity"] + smoothness**2 * model_error + n * out["gradient_error"]
+    if smoothness and "stationarity" in out and "gradient_error" in out:
+        out["s"] = measures.of_theorem(
+            out["stationarity"], measures.consensus(x, trials), out["gradient_error"], n, smoothness
+        )
     if oracle.test is not None:
         _, accuracy = oracle.evaluate(x, oracle.buffers, "test")
         clients = accuracy.view(trials, -1)

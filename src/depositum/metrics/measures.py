@@ -4,6 +4,8 @@ Rows `[S·n, d]` of S trials come in, one value per trial `[S]` comes out. Sums 
 of a million float32 differences keeps its digits.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,14 @@ def stationarity(mapping: Tensor, trials: int) -> Tensor:
 def estimation_error(full: Tensor, nu: Tensor, trials: int) -> Tensor:
     """‖∇f̄(x) − ν̄‖², with ∇f̄(x) the average of the local gradients at the local models."""
     return squared_norm(mean_model(full, trials) - mean_model(nu, trials))
+
+
+def of_theorem(
+    stationarity: Tensor, consensus: Tensor, estimation: Tensor, n: int, smoothness: Sequence[float]
+) -> Tensor:
+    """The s of Theorem 1, ‖G‖² + L²‖Jx − x‖² + n‖∇f̄(x) − ν̄‖², of measures `[S]` and each trial's L."""
+    L = torch.tensor(smoothness, dtype=torch.float64, device=consensus.device)
+    return stationarity + L.square() * n * consensus + n * estimation
 
 
 def heterogeneity(local: Tensor, trials: int) -> Tensor:

@@ -29,8 +29,15 @@ def smoothness(oracle: Oracle, iterations: int = 50) -> Measured:
     """L, the largest over clients: in closed form for a linear model, else by power iteration at the start point."""
     closed = _linear_smoothness(oracle)
     if closed is not None:
-        return Measured(closed, "closed form")
+        return Measured(max(closed), "closed form")
     return Measured(max(_hessian_norms(oracle, iterations)), "at the start, power iteration")
+
+
+def smoothness_of_trials(oracle: Oracle, iterations: int = 50) -> list[float]:
+    """L of each trial, the largest over its own clients: none depends on which others run with it."""
+    rows = _linear_smoothness(oracle) or _hessian_norms(oracle, iterations)
+    n = len(rows) // oracle.trials
+    return [max(rows[k : k + n]) for k in range(0, len(rows), n)]
 
 
 def variance(oracle: Oracle, draws: int = 64) -> Measured:
@@ -50,8 +57,10 @@ def variance(oracle: Oracle, draws: int = 64) -> Measured:
     return Measured(float(total.max()) / draws, f"at the start, {draws} samples per client")
 
 
-def _linear_smoothness(oracle: Oracle) -> float | None:
+def _linear_smoothness(oracle: Oracle) -> list[float] | None:
     """½ λ_max(AᵀA/N_i) (cross-entropy), ¼ (logistic) or 1 (squared error) for one linear layer, A with its bias column.
+
+    One for every row; None where the model is anything else.
 
     The Hessian of softmax cross-entropy in the logits is diag(p) − ppᵀ, of norm at most ½.
     """
@@ -59,7 +68,7 @@ def _linear_smoothness(oracle: Oracle) -> float | None:
     layer = _only_layer(oracle.model.model)
     if factor is None or layer is None or oracle.inputs[0].numel() != layer.in_features:
         return None
-    worst = 0.0
+    bounds = []
     ends = [*oracle.offsets.tolist(), len(oracle.table)]
     for row, (first, last) in enumerate(pairwise(ends)):
         a = oracle.inputs[oracle.table[first:last]].flatten(1).double()
@@ -67,8 +76,8 @@ def _linear_smoothness(oracle: Oracle) -> float | None:
             a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
         gram = a.T @ a if a.shape[1] <= a.shape[0] else a @ a.T
         norm = torch.linalg.matrix_norm(gram, 2) / (last - first)
-        worst = max(worst, factor * float(norm) * float(oracle.scales[row]))
-    return worst
+        bounds.append(factor * float(norm) * float(oracle.scales[row]))
+    return bounds
 
 
 def _only_layer(model: nn.Module) -> nn.Linear | None:
@@ -84,13 +93,14 @@ def _only_layer(model: nn.Module) -> nn.Linear | None:
 def _hessian_norms(oracle: Oracle, iterations: int) -> list[float]:
     """‖∇²f_i(x_0)‖ of every row, by power iteration on Hessian-vector products."""
     model, layout = oracle.model.model.eval(), oracle.model.layout
-    generator = torch.Generator().manual_seed(seed_for(0, purpose="power iteration"))
     start = oracle.start()
     ends = [*oracle.offsets.tolist(), len(oracle.table)]
     norms = []
     for row, (first, last) in enumerate(pairwise(ends)):
         own = oracle.table[first:last]
         buffers = {k: b[row].clone() for k, b in oracle.buffers.items()}
+        # Of each row anew: which rows there are beside it changes nothing.
+        generator = torch.Generator().manual_seed(seed_for(0, purpose="power iteration"))
         v = torch.randn(layout.size, generator=generator, dtype=torch.float64).to(oracle.device, oracle.dtype)
         v, size = v / v.norm(), 0.0
         for _ in range(iterations):

@@ -57,8 +57,6 @@ def _shared(config: Config, place: int) -> str:
         table["held out by"] = config.problem.partition_seed or 0
     for section, key in (*OWN, ("run", "seeds")):
         table[section].pop(key, None)
-    if config.metrics.smoothness == "measure":  # L is then of each configuration's own clients
-        table["alone"] = place
     return json.dumps(table, sort_keys=True, default=repr)
 
 

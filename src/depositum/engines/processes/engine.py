@@ -155,7 +155,7 @@ class ProcessEngine:
         """Loss, objective, accuracy, consensus errors, sparsity, each `[S]`; nothing with `evaluate = "none"`."""
         return {} if self.evaluate == "none" else self.measures.cheap(self.state, train)
 
-    def measure_costly(self, alpha: float | None, smoothness: float | None) -> dict[str, Tensor]:
+    def measure_costly(self, alpha: float | None, smoothness: Sequence[float]) -> dict[str, Tensor]:
         """The clients' accuracy; with `evaluate = "gather"`, ‖G^α‖², estimation error, s and ζ² too. Each `[S]`."""
         if self.evaluate == "none":
             return {}

@@ -6,6 +6,7 @@ others (the estimation error, ζ²), is measured with `"gather"` alone: rows and
 `"none"` nothing is measured and nothing is sent.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from depositum.algorithms import State
 from depositum.engines.processes.group import Group
 from depositum.metrics import proximal_gradient_mapping, with_perplexities
-from depositum.metrics.measures import by_trial, squared_norm
+from depositum.metrics.measures import by_trial, of_theorem, squared_norm
 from depositum.problem import Oracle
 from depositum.problem.gradients import Buffers
 
@@ -80,7 +81,7 @@ class GlobalMeasures:
         }
 
     def gathered(
-        self, state: State, alpha: float | None, smoothness: float | None, estimate: str = "nu"
+        self, state: State, alpha: float | None, smoothness: Sequence[float], estimate: str = "nu"
     ) -> dict[str, Tensor]:
         """‖G^α(x)‖², gradient-estimation error, s and ζ² at x̄: rows and gradients go to all ranks."""
         x, oracle = state.x, self.oracle
@@ -92,9 +93,9 @@ class GlobalMeasures:
         if nu is not None:
             out["gradient_error"] = squared_norm(self.mean(oracle.full_grad(x)) - self.mean(nu))
         mean = self.mean(x)
-        if smoothness is not None and "stationarity" in out and "gradient_error" in out:
-            model_error = self.n * self.group.sum(self._deviation(x, mean))
-            out["s"] = out["stationarity"] + smoothness**2 * model_error + self.n * out["gradient_error"]
+        if smoothness and "stationarity" in out and "gradient_error" in out:
+            consensus = self.group.sum(self._deviation(x, mean))
+            out["s"] = of_theorem(out["stationarity"], consensus, out["gradient_error"], self.n, smoothness)
         local = oracle.full_grad(mean.repeat_interleave(len(oracle.held), 0))
         out["zeta2"] = self.group.sum(self._deviation(local, self.mean(local)))
         return out
