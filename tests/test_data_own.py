@@ -119,7 +119,7 @@ def with_bad(value: float, row: int) -> np.ndarray:
 BAD = {
     "nan in x": (changed(x=with_bad(np.nan, 4)), "x has a value that is not finite, first in row 4"),
     "inf in x": (changed(x=with_bad(-np.inf, 2)), "x has a value that is not finite, first in row 2"),
-    "beyond float32": (changed(x=with_bad(1e300, 3)), "x has a value that is not finite, first in row 3"),
+    "beyond float32": (changed(x=with_bad(1e300, 3)), "x has a value that is too large for float32, first in row 3"),
     "nan in y": (changed(y=np.array([0, 1, np.nan, 1, 1, 1])), "y has a value that is not finite, first in row 2"),
     "nan in x_test": (changed(x_test=with_bad(np.nan, 1), y_test=xy()["y"]), "x_test has a value .* first in row 1"),
     "lengths": (changed(y=np.zeros(5, int)), "x has 6 rows, but .*y has 5"),
@@ -307,3 +307,28 @@ def test_a_file_for_one_client_more(tmp_path):
     said = cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
     assert said.code == 0
     assert f"warning: {tmp_path / '4.npz'} is left out: problem.clients is 4\n" in said.err
+
+
+def test_images_with_channels_last_are_said(tmp_path):
+    """They would be images of as many channels as pixels in a column."""
+    np.savez(tmp_path / "last.npz", x=np.zeros((4, 8, 8, 3), dtype=np.uint8), y=[0, 1, 0, 1])
+    with pytest.warns(RuntimeWarning, match=r"\[samples, channels, height, width\]; where channels are last, save"):
+        load("last.npz", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("texts", 'holds texts; they are { instructions = "texts/{client}.jsonl" }'),
+        ("texts/{client}.jsonl", "a text is { instructions = … }"),
+        ("texts/{client}.csv", "make an .npz of it: docs/data.md"),
+    ],
+)
+def test_files_that_are_no_arrays_are_pointed_to_their_place(tmp_path, given, said):
+    (tmp_path / "texts").mkdir()
+    for name in ("0.jsonl", "0.csv"):
+        (tmp_path / "texts" / name).write_text("{}")
+    with pytest.raises(DataError) as caught:
+        load(given, tmp_path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

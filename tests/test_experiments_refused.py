@@ -30,6 +30,18 @@ PANEL = small()["figure"]["panel"][0]
         ({"titel": "x"}, ["mine: titel: unknown key", "did you mean 'title'?"]),
         ({"seeds": "5"}, ["mine: seeds", "'5' given", "a list"]),
         ({"sweep": []}, ["mine: sweep", "longer"]),
+        (
+            {"figure": {"series": ["period", "alpha"], "panel": [{**PANEL, "y": "stationarity"}]}},
+            ["mine: figure.panel 1.y: 'stationarity' given, but no cell evaluates it; set metrics.costly_every"],
+        ),
+        (
+            {"figure": {"series": ["period", "alpha"], "panel": [{**PANEL, "zoom": [1.0, 0.5]}]}},
+            ["mine: figure.panel 1.zoom: [1.0, 0.5] given; the first must be the smaller"],
+        ),
+        (
+            {"figure": {"series": ["period", "alpha"], "panel": [{**PANEL, "limits": [3.0, 1.0]}]}},
+            ["mine: figure.panel 1.limits: [3.0, 1.0] given; the first must be the smaller"],
+        ),
         ({"sweep": [FIRST, FIRST]}, ["mine: sweep: axis 'period' is there twice"]),
         ({"sweep": [{"axis": "a", "valeus": []}]}, ["mine: sweep.1.", "missing"]),
         (

@@ -178,7 +178,7 @@ def test_consensus_is_traced_at_every_iteration() -> None:
 
     class States(Callback):
         def on_step(self, loop: Loop) -> None:
-            x = loop.simulator.state.x
+            x = loop.engine.state.x
             expected[loop.t] = float(((x - x.mean(0)) ** 2).sum()) / N
 
     sim = Simulator(

@@ -5,7 +5,7 @@ neighbours on a graph, while a regularizer makes the model sparse, low-rank or c
 
     min_x  φ(x) = (1/n) Σ_i f_i(x) + β h(x)
 
-`fit` trains a person's own model on their own data; `run` runs a configuration file.
+`fit` trains a person's own model on their own data; the command `depositum run` runs a configuration file.
 """
 
 from importlib.metadata import PackageNotFoundError, version

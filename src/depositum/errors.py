@@ -70,17 +70,33 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
     >>> nearest("alhpa", ["alpha", "gamma"])
     "; did you mean 'alpha'?"
+    >>> nearest("MCP", ["mcp", "scad"])
+    "; did you mean 'mcp'?"
     >>> nearest("zzz", ["alpha", "gamma"])
     ''
     """
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.5)
+    return f"; did you mean {lower[close[0]]!r}?" if close else ""
 
 
 def listing(names: Iterable[str]) -> str:
     """Return names as one readable list: `'a', 'b' or 'c'`."""
     quoted = [repr(name) for name in names]
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
+
+
+def in_short(value: object, most: int = 60) -> str:
+    """What a person gave, in one line; of an array or anything else that is long, what it is.
+
+    >>> in_short("ring"), in_short(list(range(100)))
+    ("'ring'", 'a list')
+    """
+    text = repr(value)
+    if "\n" not in text and len(text) <= most:
+        return text
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
 
 
 def is_number(value: object) -> bool:

@@ -3,11 +3,13 @@
 A name is a folder as Hugging Face's `save_pretrained` leaves it, a `.gguf` file, or a model's name on their hub.
 """
 
+import importlib
 import importlib.util
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def read(reader: str, name: str, key: str, **options: Any) -> Any:
     if unreachable := place == name and not _answers(name):
         options = {**options, "local_files_only": True}
     try:
-        with quiet():
+        with quiet(), without_bars() if path.suffix == ".gguf" else nullcontext():
             return getattr(transformers, reader).from_pretrained(place, **options)
     except Exception as error:  # files of others may hold anything
         said = " ".join(str(error).split()) or type(error).__name__
@@ -71,6 +73,18 @@ def _answers(name: str) -> bool:
     except Exception:  # of whatever carries the request, or because a person asked to stay offline
         return False
     return True
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep bars from being drawn by code that asks nobody whether to, as that which unpacks a .gguf file."""
+    bars: Any = importlib.import_module("tqdm.auto").tqdm
+    begin = bars.__init__
+    bars.__init__ = partialmethod(begin, disable=True)
+    try:
+        yield
+    finally:
+        bars.__init__ = begin
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, in_short, listing, nearest
 from depositum.wording import refusal
 
 T = TypeVar("T")
@@ -32,6 +32,11 @@ class Choice(Generic[T]):
     def make(self, *positional: Any, **extra: Any) -> T:
         """Call the factory with what the package supplies and what the person gave."""
         return self.factory(*positional, **extra, **self.arguments)
+
+
+def _home(factory: Callable[..., Any]) -> str:
+    """The package that a factory comes from."""
+    return factory.__module__.partition(".")[0]
 
 
 class Registry(Generic[T]):
@@ -65,6 +70,9 @@ class Registry(Generic[T]):
         """Add a factory under `name` (a decorator, for functions and classes alike)."""
 
         def add(factory: Callable[P, T]) -> Callable[P, T]:
+            there = self._factories.get(name)
+            if there is not None and _home(there) == __package__ != _home(factory):
+                raise ConfigError(name, f"is a {self.what} that there is already; give yours another name")
             self._factories[name] = factory
             return factory
 
@@ -133,7 +141,10 @@ class Registry(Generic[T]):
         if isinstance(spec, Mapping) and len(spec) == 1:
             name, value = next(iter(spec.items()))
             return str(name), value
-        raise ConfigError(key, f"{spec!r} given; it must be a name or a table {{ name = {{ … }} }} with one name")
+        names = list(spec) if isinstance(spec, Mapping) else []
+        near = next((near for name in names if name not in self and (near := nearest(str(name), self))), "")
+        said = f"{in_short(spec)} given; it must be a name or a table {{ name = {{ … }} }} with one name"
+        raise ConfigError(key, said + near)
 
     def _check(self, key: str, name: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> Any:
         if name not in parameters:

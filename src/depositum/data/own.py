@@ -95,15 +95,20 @@ def check_labels(name: str, labels: Collection[int], quiet: bool = False) -> Non
 
 def check_exists(path: Path, clients: int | None = None) -> None:
     """Refuse a path that leads to no data, before any of it is opened."""
+    text = path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz")
+    kinds = f"own data is a .npz file, a folder of them, or a pattern with {CLIENT} in it"
+    made = "a text is { instructions = … }" if text else "make an .npz of it: docs/data.md"
     if CLIENT not in str(path):
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder")
         if path.is_file() and path.suffix != ".npz":
-            kinds = f"a .npz file, a folder of them, or a pattern with {CLIENT} in it"
-            made = "a text is { instructions = … }" if path.suffix == ".jsonl" else "make an .npz of it: docs/data.md"
-            raise DataError(f"{path}: own data is {kinds}; {made}")
+            raise DataError(f"{path}: {kinds}; {made}")
         if path.is_file():
             return
+        if next(path.glob("*.jsonl*"), None) is not None and next(path.glob("*.npz"), None) is None:
+            raise DataError(f'{path}: holds texts; they are {{ instructions = "{path.name}/{CLIENT}.jsonl" }}')
+    elif path.suffix != ".npz":
+        raise DataError(f"{path}: {kinds}; {made}")
     client_files(path, clients)
 
 
@@ -231,6 +236,9 @@ def _samples(piece: _Piece, labelled: bool, dtype: torch.dtype) -> Samples:
 
 def _inputs(x: NDArray[Any], name: str, dtype: torch.dtype) -> Tensor:
     """Floating-point inputs; bytes in three or four dimensions are the pixels of images."""
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        taken = f"{name} has shape {x.shape}, taken as [samples, channels, height, width]"
+        warnings.warn(f"{taken}; where channels are last, save x.transpose(0, 3, 1, 2)", RuntimeWarning, stacklevel=2)
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         pixels = images(x).to(dtype)
         return pixels.unsqueeze(1) if x.ndim == 3 else pixels
@@ -244,7 +252,10 @@ def _finite(values: NDArray[Any], name: str, dtype: torch.dtype) -> Tensor:
     tensor = torch.from_numpy(values.astype(np.float32 if values.dtype == np.float32 else np.float64)).to(dtype)
     bad = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
     if bad.any():
-        raise DataError(f"{name} has a value that is not finite, first in row {int(bad.int().argmax())}")
+        row = int(bad.int().argmax())
+        large = f"too large for {str(dtype).removeprefix('torch.')}"
+        what = large if np.isfinite(values[row]).all() else "not finite"
+        raise DataError(f"{name} has a value that is {what}, first in row {row}")
     return tensor
 
 

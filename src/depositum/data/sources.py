@@ -49,7 +49,8 @@ def load(
         if isinstance(made, Dataset):
             return made
         if tokenizer is None:
-            raise ConfigError("problem.model", f"{chosen.name!r} is text, for a language model: {{ lora = … }}")
+            said = f"{chosen.name!r} is text, for a language model: {{ lora = … }}, or in Python a tokenizer"
+            raise ConfigError("problem.model", said)
         return made.tokenised(tokenizer)
     own.check_exists(chosen, clients)
     return own.load_own(str(spec), chosen, clients)

@@ -160,11 +160,6 @@ class Loop:
         self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
 
     @property
-    def simulator(self) -> Engine:
-        """The engine, by the name of the one that is alone."""
-        return self.engine
-
-    @property
     def t(self) -> int:
         return self.engine.t
 

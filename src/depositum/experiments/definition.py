@@ -1,6 +1,6 @@
 """An experiment as data: a base configuration, the axes of its sweep, and what is drawn, tabulated and claimed of it.
 
-A file is TOML in the form below (docs/reproduction.md explains it); names of axes and values, measures, checks and
+A file is TOML in the form below (docs/cli.md explains it); names of axes and values, measures, checks and
 configurations are all checked before any work, in one line each.
 """
 

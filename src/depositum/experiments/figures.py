@@ -33,6 +33,11 @@ def check_figure(figure: Figure, experiment: Experiment, cells: Sequence[Labels]
         check_where(panel.where, experiment, f"{key}.where")
         check_measure(panel.y, f"{experiment.id}: {key}.y")
         check_measure(panel.x, f"{experiment.id}: {key}.x")
+        for name, pair in (("limits", panel.limits), ("zoom", panel.zoom)):
+            if pair is not None and not pair[0] < pair[1]:
+                raise ConfigError(f"{experiment.id}: {key}.{name}", f"{pair} given; the first must be the smaller")
+        if panel.zoom is not None and not 0 <= panel.zoom[0] < panel.zoom[1] <= 1:
+            raise ConfigError(f"{experiment.id}: {key}.zoom", f"{panel.zoom} given; they are shares of the run, 0 to 1")
         if panel.kind == "trace" and not experiment.trace:
             raise ConfigError(f"{experiment.id}: {key}.kind", "'trace' given; it needs trace = true in the file")
         names = [tuple(own[axis] for axis in figure.series) for own in cells if matches(own, panel.where)]

@@ -20,7 +20,7 @@ from depositum.metrics import COLUMNS
 
 #: Says whose results a folder has.
 SUMMARY = "summary.json"
-QUICK = "A quick run on small data: it shows that everything works, and says nothing of the paper.\n"
+QUICK = "A quick run on small data: it shows that everything works, and says nothing of the claims.\n"
 
 
 def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:

@@ -187,6 +187,9 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
         bad &= targets != ignored
     if bad.any():
         label = int(targets[bad].flatten()[0])
+        if outputs.dim() == 3 and targets.shape == outputs.shape[:2]:
+            said = "'cross-entropy' given, but outputs are scores of every token of a text; use 'tokens'"
+            raise ConfigError("problem.loss", said)
         raise ConfigError(
             "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
         )

@@ -5,7 +5,7 @@ seed, the initial model, who owns which samples) is a `Trial`.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal, get_args
@@ -175,6 +175,8 @@ def from_client_data(
         raise ConfigError("model", f"a {type(model).__name__} given; it must be a torch.nn.Module")
     if not isinstance(seed, int | np.integer) or not -(1 << 63) <= seed < 1 << 63:
         raise ConfigError("seed", f"{seed!r} given; it must be a whole number of at most 64 bits")
+    if not isinstance(clients, Iterable):
+        raise ConfigError("clients", f"{clients!r} given; it must be a list of (inputs, targets), one per client")
     samples = [_samples(pair, f"clients[{i}]") for i, pair in enumerate(clients)]
     if not samples:
         raise ConfigError("clients", "no client given; it must be a list of (inputs, targets), one per client")

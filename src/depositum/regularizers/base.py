@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from depositum.errors import RegularizerError
+from depositum.errors import RegularizerError, is_number
 from depositum.layout import Layout
 
 if TYPE_CHECKING:
@@ -139,6 +139,6 @@ def tolerance(dtype: torch.dtype) -> float:
 def check_parameter(owner: Regularizer, name: str, *, above: float = -inf, at_least: float = -inf) -> None:
     """Refuse a parameter of a regularizer that is not a finite number in its range."""
     value = getattr(owner, name)
-    if not (isfinite(value) and value > above and value >= at_least):
+    if not (is_number(value) and isfinite(value) and value > above and value >= at_least):
         bound = f" > {above:g}" if above > -inf else f" >= {at_least:g}" if at_least > -inf else ""
         raise RegularizerError(name, f"{value!r} given; {type(owner).__name__} needs a finite {name}{bound}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from math import isfinite
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class Setting:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if not is_number(value):
+                raise ConfigError(field.name, f"{value!r} given; it must be a number")
             allowed, fits = self._range(field.name, value)
             if not (isfinite(value) and fits):
                 raise ConfigError(field.name, f"{value!r} given; it must be {allowed}")
