@@ -226,9 +226,9 @@ def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], 
         said = cli("run", str(config), "--out", str(tmp_path / f"out{code}"), *changes)
         assert said.code == code, said
         if code:
-            assert re.match(
-                r"error: problem.dataset: texts are up to \d+ tokens long, but the base reads 256; ", said.err
-            )
+            reading, error = said.err.splitlines()
+            assert reading == "reading the language model and its texts"
+            assert re.match(r"error: problem.dataset: texts are up to \d+ tokens long, but the base reads 256;", error)
 
 
 def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from depositum import data
 from depositum.engines import Callback, Divergence, Loop, Snapshot
 from depositum.errors import DivergedError, RunError
 from depositum.metrics import History
@@ -142,6 +143,7 @@ def _execute_at_once(
     if snapshot is not None and is_finished(snapshot, config):
         say(f"{out}: nothing to do, {why_finished(snapshot)}")
         return RunResult(out, snapshot, folder.history(), True, list(snapshot.diverged.values()))
+    tell_of_reading(config, say)
     # Everything a person can have got wrong is found before anything is written.
     simulator = build_simulator(config, base, snapshot.backend if snapshot else "auto")
     if latest is not None:
@@ -165,6 +167,12 @@ def _execute_at_once(
     on_loop(loop)
     final = loop.run()
     return RunResult(out, final, history, is_finished(final, config), list(final.diverged.values()))
+
+
+def tell_of_reading(config: Config, say: Callable[[str], None]) -> None:
+    """Say what takes long before the first iteration."""
+    if data.is_text(config.problem.dataset):
+        say("reading the language model and its texts")
 
 
 def _too_large(config: Config) -> str:

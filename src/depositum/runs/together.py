@@ -24,7 +24,7 @@ from depositum.runs import checkpoint, parts
 from depositum.runs.build import build_problem
 from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
-from depositum.runs.execute import RunResult, check_fits, is_finished, why_finished, write_models
+from depositum.runs.execute import RunResult, check_fits, is_finished, tell_of_reading, why_finished, write_models
 from depositum.runs.folder import RunFolder
 from depositum.runs.lock import alone_in
 from depositum.runs.log import RankLog
@@ -95,6 +95,7 @@ def _execute(
 ) -> RunResult:
     out, first = folder.path, group.rank == 0
     say = say if first else lambda _: None
+    tell_of_reading(config, say)
     engine = _build(config, group, base)
     clients = engine.clients
     latest = _agreed(group, out, config.problem.clients, clients)
