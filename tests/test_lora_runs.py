@@ -217,6 +217,25 @@ def test_texts_and_models_that_do_not_fit(config: Path, problem: dict[str, Any],
     assert caught.value.key == key
 
 
+def test_the_documented_python(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of docs/language-models.md, with a small base: they train, and plain peft reads what they leave."""
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("0", 0), ("1", 20), ("test", 40)):
+        write_lines(tmp_path / "data" / f"{name}.jsonl", records(8, first))
+    text = (Path(__file__).parent.parent / "docs" / "language-models.md").read_text(encoding="utf-8")
+    code = text.split("## In Python")[1].split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(compile(code.replace("Qwen/Qwen2.5-0.5B", str(bases["qwen2"])), "language-models.md", "exec"), names)
+    last = names["result"].history.iloc[-1]
+    assert last.train_loss < names["result"].history.train_loss.iloc[0]
+    plain: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(bases["qwen2"]), tmp_path / "adapter")
+    test = names["texts"].test
+    with torch.no_grad():
+        scores = plain.eval()(test.inputs).logits
+    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), test.targets.flatten(), ignore_index=-100)
+    assert float(loss) == pytest.approx(last.test_loss, rel=1e-4)
+
+
 def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], tmp_path: Path) -> None:
     """Said with both numbers, before any of them is trained on; a large max_length of short texts is no mistake."""
     long = write_lines(tmp_path / "long.jsonl", [{**record, "response": "yes " * 90} for record in records(30)])

@@ -102,9 +102,10 @@ def fit(
     batch_size
         Samples per client and iteration, drawn with replacement; `"full"` for full local gradients.
     loss
-        A name, one of torch's losses, or a function or module of (outputs, targets) with one value per sample; default
-        cross-entropy for whole-number targets, half the squared error for real ones. Means are over samples, also of
-        `CrossEntropyLoss(weight=…)`, where torch's own mean divides by the sum of the samples' weights.
+        A name (`"tokens"` of a language model), one of torch's losses, or a function or module of (outputs, targets)
+        with one value per sample; default cross-entropy for whole-number targets, half the squared error for real ones.
+        Means are over samples, also of `CrossEntropyLoss(weight=…)`, where torch's own mean divides by the sum of the
+        samples' weights.
     test
         An (inputs, targets) pair that is evaluated and never trained on.
     weighting
