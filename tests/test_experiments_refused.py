@@ -213,6 +213,21 @@ def test_results_go_where_they_belong(tmp_path: Path, monkeypatch: pytest.Monkey
         assert refused.err.startswith(f"error: {said}")
         assert refused.err.count("\n") == 1
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / "within" / "cache").mkdir(parents=True)  # as a call leaves it that was stopped
+    assert cli("reproduce", "mine.toml", "--out", "within", "--cache", "within/cache").code == 0
     (tmp_path / "mine" / "runs.csv").unlink()  # as if it had been killed there
     assert cli("reproduce", "mine.toml", "--out", "mine").code == 0
     assert (tmp_path / "mine" / "runs.csv").read_bytes() == before[tmp_path / "mine" / "runs.csv"]
+
+
+def test_a_panel_that_some_cells_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if `--only` of a cell without the costly measures is refused: cells of earlier calls stay in results."""
+    monkeypatch.chdir(tmp_path)
+    table = small(figure={"series": ["period", "alpha"], "panel": [{"title": "G", "y": "stationarity/n"}]})
+    own = table["sweep"][1]["values"]
+    own[0]["set"]["metrics.costly_every"] = 4
+    write_experiment(tmp_path / "mine.toml", table)
+    assert cli("reproduce", "mine.toml", "--only", "alpha=large", "--out", "mine").code == 0
+    del own[0]["set"]["metrics.costly_every"]
+    write_experiment(tmp_path / "mine.toml", table)
+    assert "'stationarity/n' given, but no cell evaluates it" in cli("reproduce", "mine.toml", "--out", "other").err

@@ -89,6 +89,12 @@ def made_all(cells: list[Outcome], **changes: Any) -> list[tables.Made]:
     return tables.make_all(spec, experiment, Results(cells, order))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_shown_as_such(value: float) -> None:
+    """A perplexity that overflowed, or a gap to 0: the table is made all the same."""
+    assert Entry(np.array([value])).ours() == str(value)
+
+
 def test_a_table_of_rows_and_columns() -> None:
     """Paper's and ours in one place, the best in bold, what diverged or was not run said, and the seeds counted."""
     cells = [

@@ -19,7 +19,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from depositum import models, pretrained
 from depositum.errors import ConfigError, DataError
@@ -248,6 +248,19 @@ def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], 
             reading, error = said.err.splitlines()
             assert reading == "reading the language model and its texts"
             assert re.match(r"error: problem.dataset: texts are up to \d+ tokens long, but the base reads 256;", error)
+
+
+def test_a_context_that_is_no_multiple(lines: Path, tmp_path: Path) -> None:
+    """Breaks if what texts are filled up with reaches beyond what the base reads: learnt positions end there."""
+    config = GPT2Config(vocab_size=264, n_positions=44, n_embd=16, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "short")
+    make_tokenizer().save_pretrained(tmp_path / "short")
+    model = {"lora": {"base": str(tmp_path / "short"), "rank": 2, "targets": ["c_attn"]}}
+    dataset = {"file": str(lines), "max_length": 44, "template": "{instruction}"}
+    path = write_config(tmp_path / "c.toml", tmp_path / "short", dataset, problem={"model": model})
+    problem = build_problem(load(path), tmp_path)
+    assert problem.train.inputs.shape[1] <= 44
+    assert train(path, tmp_path / "out")[0].finished
 
 
 def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:

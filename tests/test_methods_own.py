@@ -7,12 +7,15 @@ import pytest
 import tomli_w
 
 from depositum.algorithms import ALGORITHMS
+from depositum.cli.compare import _chosen
 from tests.small_runs import cli, outcome, write_config
 
 DOCUMENTED = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
 METHOD = DOCUMENTED.split("```python\n")[1].split("```")[0]
 #: Each with one mistake.
 BROKEN = """
+from depositum.algorithms import Depositum
+
 
 @dataclass(frozen=True)
 class Lacking(Algorithm):
@@ -44,6 +47,19 @@ class Late(ProxDSGD):
 class Raising(ProxDSGD):
     def step(self, s, oracle, mix, kind):
         return State(s.t + 1, oracle.gradient(s.x))
+
+
+@dataclass(frozen=True)
+class Bolder(Depositum):
+    pass
+
+
+@dataclass(frozen=True)
+class Large(ProxDSGD):
+    def init(self, x0, oracle, mix):
+        if len(x0) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().init(x0, oracle, mix)
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,33 @@ def test_an_override_by_either_name(tmp_path: Path, part: str) -> None:
     assert cli("run", path, "--out", tmp_path / "out").code == 0
     written = tomllib.loads((tmp_path / "out" / "config.toml").read_text())
     assert written["run"]["period"] == (3 if part == "smooth" else 2)
+
+
+def test_a_relative_is_not_the_method_itself(tmp_path: Path) -> None:
+    """Breaks if what a file says of a method is taken to be of a class that extends it without a name of its own."""
+    path = config(tmp_path, "mine:Bolder", override={"depositum": {"run": {"period": 2}}})
+    assert cli("run", path, "--out", tmp_path / "out").code == 0
+    assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["run"]["period"] == 3
+
+
+def test_a_lack_of_memory_in_the_trial_is_one(tmp_path: Path) -> None:
+    """Seeds that do not fit together are run in halves, of a method of one's own too."""
+    path = config(tmp_path, "mine:Large")
+    said = cli("run", path, "--out", tmp_path / "out", "--set", "run.seeds=[0, 1]")
+    assert said.code == 0, said
+    assert "2 seeds at once do not fit the memory" in said.err
+
+
+def test_a_base_that_is_run_by_its_name_alone(tmp_path: Path) -> None:
+    """A server's method has no use for the network that the others take: compared, it leaves it out."""
+    network, override = {"mixing": "lazy-metropolis"}, {"smooth": {"problem": {"beta": 0}}}
+    path = config(tmp_path, "fedmid", network=network, override=override)
+    own = _chosen(None, path, [])
+    assert "fedmid" in own
+    assert "depositum" in own
+    names = _chosen("all", config(tmp_path, "mine:ProxDSGD"), [])
+    assert "mine:ProxDSGD" in names
+    assert "prox-dsgd" not in names
 
 
 @pytest.mark.parametrize("base", ["depositum", "mine:ProxDSGD"])

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import depositum as dp
-from depositum.engines.processes.alike import ROUNDING, _alike, sketch
+from depositum.engines.processes.alike import CHUNK, ROUNDING, _alike, _fixed, _weights, sketch
+from depositum.problem import Problem, from_client_data
 from tests.processes_launch import launch
 from tests.processes_runs import client_data, fit_each, run_each
 from tests.small_runs import Said, train, write_config
@@ -34,8 +36,8 @@ def of_hosts(tmp_path: Path, problem: dict[str, Any], network: dict[str, Any] | 
     ]
 
 
-def start(tmp_path: Path, configs: list[Path]) -> list[Said]:
-    own = [[str(config)] for config in configs]
+def start(tmp_path: Path, configs: list[Path], *more: str) -> list[Said]:
+    own = [[str(config), *more] for config in configs]
     answers: list[Said] = launch(run_each, 2, ["--out", str(tmp_path / "out")], per_rank=own)
     return answers
 
@@ -128,6 +130,65 @@ def test_labels_that_one_organisation_saved_as_floats(tmp_path: Path, value: flo
     assert torch.allclose(ours["x"], theirs["x"], atol=1e-5)
 
 
+def test_a_run_goes_on_though_its_files_lie_elsewhere(tmp_path: Path) -> None:
+    """A folder that hosts share has the first one's paths in its config.toml; the others have their own."""
+    configs = of_hosts(tmp_path, {}, {"topology": "edges.txt"})
+    for config in configs:
+        (config.parent / "edges.txt").write_text(RING, encoding="utf-8")
+    assert [said.code for said in start(tmp_path, configs, "--set", "run.steps=10")] == [0, 0]
+    again = start(tmp_path, configs)
+    assert [said.code for said in again] == [0, 0], again
+    assert "going on from iteration 10" in again[0].err
+    other = start(tmp_path, configs, "--set", "algorithm.alpha=0.3")
+    assert all("algorithm.alpha is 0.1" in said.err for said in other)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_checkpoint_that_not_all_can_read(tmp_path: Path, broken: bool) -> None:
+    """Breaks if a state of a simulator's that is damaged, or that one host alone has, is taken for another's run."""
+    (config, _) = of_hosts(tmp_path, {})
+    outs = [tmp_path / f"out{rank}" for rank in range(2)]
+    train(config, outs[0], overrides=("run.steps=6",))
+    if broken:
+        for name in ("state.safetensors", "state.previous.safetensors"):
+            if (outs[0] / name).exists():
+                (outs[0] / name).write_bytes(b"cut off")
+        outs[1] = outs[0]
+    said = launch(run_each, 2, [str(config)], per_rank=[["--out", str(out)] for out in outs])
+    assert [one.code for one in said] == [0, 0], said
+
+
+def test_buffers_that_are_not_finite() -> None:
+    """A mask of −∞, as attention has them, is like itself, and hides no other difference."""
+
+    def fixed(*buffers: torch.Tensor) -> list[list[float]]:
+        model = nn.Linear(2, 2)
+        for k, buffer in enumerate(buffers):
+            model.register_buffer(f"b{k}", buffer)
+        return _fixed(problem_with(model))
+
+    mask, odd = torch.full((4, 4), -torch.inf).triu(1), torch.tensor([torch.nan, 1.0])
+    own = fixed(mask, mask, odd, torch.ones(3))
+    assert all(map(_alike, own, fixed(mask, mask, odd, torch.ones(3))))
+    assert not all(map(_alike, own, fixed(mask, mask, odd, torch.ones(3) + 1e-3)))
+    assert not all(map(_alike, own, fixed(mask, mask.tril(-1), odd, torch.ones(3))))
+
+
+def problem_with(model: nn.Module) -> Problem:
+    return from_client_data(model, [(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64))])
+
+
+@pytest.mark.parametrize("n", [50, 200])
+def test_one_link_in_thousands(n: int) -> None:
+    """Breaks if what counts as rounding grows with the number of links."""
+    for seed in range(10):
+        graph = nx.gnp_random_graph(n, 0.3, seed=seed)
+        moved = graph.copy()
+        moved.remove_edge(*next(iter(graph.edges)))
+        moved.add_edge(*next(iter(nx.complement(graph).edges)))
+        assert not _alike(*(_weights(dp.Network.from_graph(own)) for own in (graph, moved)))
+
+
 def test_sums_see_what_matters_and_not_the_last_digit() -> None:
     """Breaks if processors that round the last digit otherwise cannot train together, or if another order passes."""
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
@@ -136,3 +197,6 @@ def test_sums_see_what_matters_and_not_the_last_digit() -> None:
     assert not _alike(sketch(x), sketch(x.flip(0)))
     assert not _alike(sketch(x), sketch(x + 1e-2))
     assert not _alike(sketch(x), sketch(x[:-1]))
+    long = torch.ones(CHUNK + 3)
+    assert sketch(long)[0] == pytest.approx(len(long) ** 0.5, rel=1e-12)
+    assert max(map(abs, sketch(long)[1:])) < 20 * len(long) ** 0.5  # signs are drawn anew in every part

@@ -72,7 +72,7 @@ class Registry(Generic[T]):
         def add(factory: Callable[P, T]) -> Callable[P, T]:
             there = self._factories.get(name)
             if there is not None and _home(there) == __package__ != _home(factory):
-                raise ConfigError(name, f"is a {self.what} that there is already; give yours another name")
+                raise ConfigError(name, f"this {self.what} is there already; give yours another name")
             self._factories[name] = factory
             return factory
 

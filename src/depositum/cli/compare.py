@@ -18,6 +18,7 @@ from depositum.report import ProgressBar, comparison, draw_curves
 from depositum.report.curves import AGAINST
 from depositum.runs import Config, execute, load
 from depositum.runs.folder import read_history
+from depositum.runs.reading import register_own_of
 
 
 def command(
@@ -104,7 +105,7 @@ def _folder(method: str) -> str:
 def _chosen(methods: str | None, config: Path, overrides: Sequence[str]) -> list[str]:
     """The methods named, or all that there are, those of one's own that the configuration names with them."""
     if methods in (None, "all"):
-        load(config, overrides)
+        register_own_of(config, overrides)
         # One's own have two names, of which the later says where they are.
         return list({ALGORITHMS[name]: name for name in ALGORITHMS}.values())
     names = list(dict.fromkeys(name.strip() for name in methods.split(",")))

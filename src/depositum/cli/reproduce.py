@@ -83,7 +83,7 @@ def command(
         # All are checked before the first is run.
         plans = [experiments.plan(experiments.load(own), options, only or ()) for own in chosen]
         for plan in plans:
-            check_folder(plan, out or _place(plan))
+            check_folder(plan, out or _place(plan), cache)
         make_folder(cache, "--cache")
         if out is not None:
             make_folder(out, "--out")

@@ -84,7 +84,7 @@ def check_labels(name: str, labels: Collection[int], quiet: bool = False) -> Non
     """
     if not labels or len(labels) == 1 + max(labels):
         return
-    missing = next(k for k in range(len(labels) + 1) if k not in labels)
+    missing = min(set(range(len(labels) + 1)) - set(labels))
     said = f"{len(labels)} different labels, from {min(labels)} to {max(labels)}, but none is {missing}"
     if max(labels) >= max(1000, 10 * len(labels)):
         raise DataError(f"{name}: has {said}; they count classes: number them 0 … {len(labels) - 1}")

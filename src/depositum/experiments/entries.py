@@ -71,7 +71,7 @@ class Entry:
             left = self.survivors is not None and len(self.survivors) > 0
             return f"{self.why}, else {replace(self, values=self.survivors).ours()}" if left else self.why
         m, s = moments(self.values)
-        if self.paper is None and s == 0 and m == round(m) and abs(m) < 1e9:
+        if self.paper is None and s == 0 and m.is_integer() and abs(m) < 1e9:
             return f"{m:.0f}" + (" ± 0" if len(self.values) > 1 else "")  # a count, or nothing at all
         if self.paper is None and m and not 1e-3 <= abs(m) < 1e5:
             return f"{m:.2e}" + (f" ± {s:.1e}" if len(self.values) > 1 else "")

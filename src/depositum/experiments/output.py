@@ -49,9 +49,13 @@ def write(plan: Plan, results: Results, folder: Path) -> list[Judged]:
     return judged
 
 
-def check_folder(plan: Plan, folder: Path) -> None:
-    """Refuse a folder that holds something else: files of a person's own, or the results of another experiment."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+def check_folder(plan: Plan, folder: Path, cache: Path) -> None:
+    """Refuse a folder that holds something else: files of a person's own, or the results of another experiment.
+
+    The cache may lie within.
+    """
+    kept = [cache.resolve(), *cache.resolve().parents]
+    if not folder.is_dir() or all(path.resolve() in kept for path in folder.iterdir()):
         return
     path = folder / SUMMARY
     if not path.exists():

@@ -14,9 +14,9 @@ from depositum.experiments.claims import check_claim, judge
 from depositum.experiments.definition import Experiment
 from depositum.experiments.figures import check_figure
 from depositum.experiments.results import Outcome, Results
-from depositum.experiments.sweep import Cell, Labels, Options, cells, check_where, checked, matches, wanted
+from depositum.experiments.sweep import Cell, Options, cells, check_where, checked, matches, wanted
 from depositum.experiments.tables import check_table, make
-from depositum.metrics import COSTLY
+from depositum.metrics import COSTLY, MetricSettings
 from depositum.runs.cells import execute_cells, together
 from depositum.runs.config import Config
 
@@ -86,16 +86,20 @@ def plan(experiment: Experiment, options: Options, only: Sequence[str] = ()) -> 
     chosen = [cell for cell in made if wanted(cell.labels, filters, experiment)]
     if not chosen:
         raise ConfigError("--only", f"{', '.join(filters)} given; no cell of {experiment.id!r} is all of that")
-    _check_measured(experiment, [(cell.labels, checked(cell, experiment)) for cell in chosen])
+    for cell in chosen:
+        checked(cell, experiment)
+    _check_measured(experiment, made)
     return Plan(experiment, options, made, chosen, choices)
 
 
-def _check_measured(experiment: Experiment, chosen: Sequence[tuple[Labels, Config]]) -> None:
+def _check_measured(experiment: Experiment, made: Sequence[Cell]) -> None:
     """Refuse a panel of a measure that none of its cells evaluates: it would be empty."""
+    usual = MetricSettings().costly_every
     for place, panel in enumerate(experiment.figure.panel if experiment.figure else (), start=1):
-        inside = [config for labels, config in chosen if matches(labels, panel.where)]
+        inside = [cell.table.get("metrics", {}) for cell in made if matches(cell.labels, panel.where)]
         for axis, measure in (("y", panel.y), ("x", panel.x)):
-            if measure in COSTLY and inside and not any(config.metrics.costly_every for config in inside):
+            costly = measure.removesuffix("/n") in COSTLY
+            if costly and inside and not any(own.get("costly_every", usual) for own in inside):
                 raise ConfigError(
                     f"{experiment.id}: figure.panel {place}.{axis}",
                     f"{measure!r} given, but no cell evaluates it; set metrics.costly_every",

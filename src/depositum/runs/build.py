@@ -11,6 +11,7 @@ from torch import Tensor
 from depositum import data, models
 from depositum.data import Dataset, Indices, Samples
 from depositum.data.holdout import hold_out
+from depositum.data.text import IGNORED
 from depositum.engines import Simulator
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
@@ -69,6 +70,7 @@ def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None
     loss = section.loss or _usual_loss(config, dataset)
     if isinstance(model, LoraModel):
         _check_tokens(model, train, test)
+        train, test = _within_context(model, train), test and _within_context(model, test)
     return Problem(
         model=model,
         loss=as_loss(loss),
@@ -152,15 +154,24 @@ def _usual_loss(config: Config, dataset: Dataset) -> str:
 
 
 def _check_tokens(model: LoraModel, *parts: Samples | None) -> None:
-    """Refuse a tokenizer whose tokens the base does not know, which would end the process on a GPU, and long texts."""
+    """Refuse a tokenizer whose tokens the base does not know; on a GPU they would end the process."""
     largest = max(int(part.inputs.max()) for part in parts if part is not None)
     if largest >= (known := model.base.vocabulary):
         said = f"the base knows tokens 0 … {known - 1}, but the tokenizer gives a token {largest}"
         raise ConfigError("problem.model.lora.tokenizer", f"{said}; they do not belong together")
-    longest = max(part.inputs.shape[1] for part in parts if part is not None)
-    if model.base.context is not None and longest > model.base.context:
-        said = f"texts are up to {longest} tokens long, but the base reads {model.base.context}"
-        raise ConfigError("problem.dataset", f"{said}; give max_length = {model.base.context} or less")
+
+
+def _within_context(model: LoraModel, samples: Samples) -> Samples:
+    """Texts without what they were filled up with beyond what the base reads; longer ones are refused."""
+    context = model.base.context
+    if context is None or samples.inputs.shape[1] <= context:
+        return samples
+    there = (samples.targets != IGNORED).nonzero()[:, 1]
+    longest = 1 + int(there.max())
+    if longest > context:
+        said = f"texts are up to {longest + 1} tokens long, but the base reads {context}"
+        raise ConfigError("problem.dataset", f"{said}; give max_length = {context} or less")
+    return replace(samples, inputs=samples.inputs[:, :context], targets=samples.targets[:, :context])
 
 
 def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:

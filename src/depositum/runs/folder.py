@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,16 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._state_there = (path / checkpoint.CURRENT).exists()
 
     @property
     def config_path(self) -> Path:
         return self.path / "config.toml"
 
-    def check(self, config: Config) -> None:
+    def check(self, config: Config, elsewhere: Collection[str] = ()) -> None:
         """Refuse a folder that cannot be written to, or that holds something else or another run; nothing is written.
 
-        What may differ from the run that is there is `FREE`.
+        What may differ from the run that is there is `FREE`, and the keys of files that lie `elsewhere`.
         """
         path = self.path
         existing = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -62,7 +63,7 @@ class RunFolder:
                 raise RunError(f"--out {path}: is not empty and holds no run; choose another folder")
             return
         for key, (old, new) in differences(self._config_there(), tomllib.loads(dump(config))).items():
-            if key not in (*FREE, PATIENCE):
+            if key not in (*FREE, PATIENCE, *elsewhere):
                 raise RunError(
                     f"--out {path}: holds another run ({key} is {_said(old)} there and {_said(new)} here); "
                     "choose another folder"
@@ -106,7 +107,7 @@ class RunFolder:
         run that is being extended, the evaluation that it ended with, where no evaluation is due in the longer run.
         """
         self.take(config)
-        if until is None and (self.path / checkpoint.CURRENT).exists():
+        if until is None and not self._state_there and (self.path / checkpoint.CURRENT).exists():
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command goes on from it")
         until = -1 if until is None else until
         evaluations, metrics = config.run.evaluations(), config.metrics.settings()

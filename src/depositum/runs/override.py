@@ -38,8 +38,9 @@ def for_method(table: dict[str, Any], sections: Sections, method: str | None = N
     if method is not None and kind.server:
         table.pop("network", None)
     traits = [trait for trait in TRAITS if trait == kind.handles or (trait == "server" and kind.server)]
-    # A person's own method has two names: that of its class in their module, and the one that it gives itself.
-    for key in dict.fromkeys((*traits, kind.name, chosen)):
+    # A person's own method has two names: that of its class in their module, and one that it may give itself.
+    own = [kind.name] if "name" in vars(kind) else []
+    for key in dict.fromkeys((*traits, *own, chosen)):
         for section, values in parts.get(key, {}).items():
             table[section] = {**table.get(section, {}), **values}
     return table

@@ -35,8 +35,8 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
     if any(fact["classes"] is not None for told in facts for fact in told):
         # One file of labels says what the others must be, as it does where one process loads them all.
         with group.together("load the data"):
-            files = [own.labelled(file) for file in files]
-            test = own.labelled(test) if test else None
+            files = [_labelled(file) for file in files]
+            test = _labelled(test) if test else None
         facts = _told(config, group, files, test)
     if data.is_text(config.problem.dataset):
         length = max(fact["shape"][0] for told in facts for fact in told)
@@ -75,6 +75,13 @@ def _test_file(config: Config, pattern: Path) -> str | Path | None:
 def _load(config: Config, file: str, base: Path | None) -> Dataset:
     try:
         return data.load(config.with_file(file), base, tokenizer=models.tokenizer_of(config.problem.model, base))
+    except DataError as error:
+        raise DataError(f"problem.dataset: {error}") from None
+
+
+def _labelled(dataset: Dataset) -> Dataset:
+    try:
+        return own.labelled(dataset)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
 

@@ -1,14 +1,28 @@
 """A person's own method or regularizer tried once, before a run's folder is made: what it gives must fit the run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from depositum.engines import Simulator
 from depositum.errors import ConfigError
 from depositum.problem.tried import blamed_on, described
 from depositum.regularizers import Regularizer
+
+
+@contextmanager
+def _blamed(key: str, what: str) -> Iterator[None]:
+    """As of any code of a person's own, but for a lack of memory, for which fewer seeds at once are the remedy."""
+    try:
+        with blamed_on(key, what):
+            yield
+    except ConfigError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise error.__cause__ from None
+        raise
 
 
 def try_method(simulator: Simulator) -> None:
@@ -21,13 +35,13 @@ def try_method(simulator: Simulator) -> None:
 
 
 def _try(simulator: Simulator, key: str, name: str) -> None:
-    with blamed_on(key, f"init of {name} fails"):
+    with _blamed(key, f"init of {name} fails"):
         simulator.start()
     before = _variables(simulator.state, f"init of {name}")
     if before["x"].shape != (shape := (simulator.oracle.rows, simulator.problem.layout.size)):
         raise ConfigError(key, f"init of {name} gave models x of shape {list(before['x'].shape)}, not {list(shape)}")
     for kind in dict.fromkeys(simulator.algorithm.kind(t, simulator.period) for t in range(2 * simulator.period)):
-        with blamed_on(key, f"a step of {name} ({kind!r}) fails"):
+        with _blamed(key, f"a step of {name} ({kind!r}) fails"):
             state = simulator.iteration.advanced(simulator.state, kind)
         after = _variables(state, f"a step of {name} ({kind!r})")
         for variable, value in before.items():
@@ -41,11 +55,11 @@ def try_regularizer(regularizer: Regularizer, rows: Tensor) -> None:
     """Its value and its prox at two rows `[2, d]`, with one step for both and with one for each."""
     key = "problem.regularizer"
     small = 1e-3 / max(1.0, regularizer.rho)
-    with blamed_on(key, f"the value of {regularizer} fails on {described(rows)}"):
+    with _blamed(key, f"the value of {regularizer} fails on {described(rows)}"):
         value = regularizer.value(rows)
     _check_shape(key, f"the value of {regularizer}", value, [len(rows)])
     for tau in (small, rows.new_full((len(rows), 1), small)):
-        with blamed_on(key, f"the prox of {regularizer} fails on {described(rows)}"):
+        with _blamed(key, f"the prox of {regularizer} fails on {described(rows)}"):
             prox = regularizer.prox(rows, tau)
         _check_shape(key, f"the prox of {regularizer}", prox, list(rows.shape))
 

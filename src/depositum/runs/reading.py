@@ -44,15 +44,26 @@ def load(path: Path, overrides: Sequence[str] = (), method: str | None = None, h
     `method` puts another method in the place of the file's own, with what the file's `[override]` says of it. `held` is
     for a process among many, which need have no other clients' files.
     """
+    return from_table(_table(path), path.parent, method, held, overrides)
+
+
+def register_own_of(path: Path, overrides: Sequence[str] = ()) -> None:
+    """Make known what a configuration file names of a person's own, whether or not it can be run as it is."""
+    table = _table(path)
+    for override in overrides:
+        apply_override(table, override)
+    register_own(table, path.parent)
+
+
+def _table(path: Path) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(str(path), "no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), f"cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
-    return from_table(table, path.parent, method, held, overrides)
 
 
 def from_table(

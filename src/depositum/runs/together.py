@@ -80,7 +80,7 @@ def execute_together(
         with group.together("look at the folder"):
             if group.rank == 0:
                 held.enter_context(alone_in(out))
-            folder.check(config)
+            folder.check(config, elsewhere=_elsewhere(config) if group.rank else ())
         return _execute(config, group, folder, base, callbacks, say, on_loop)
 
 
@@ -161,17 +161,29 @@ def _compared(config: Config) -> dict[str, Any]:
     What all of them but the first hold is compared when it has been read.
     """
     table = config.complete()
+    for section, key in (name.split(".") for name in _elsewhere(config)):
+        if key == "model":  # of a language model, the other settings stay
+            table[section][key] = {k: _place(v) for k, v in table[section][key]["lora"].items()}
+        else:
+            table[section][key] = "a file"
+    return table
+
+
+def _elsewhere(config: Config) -> list[str]:
+    """The keys by which files are named that each rank may have in a place of its own."""
+    table, found = config.complete(), []
     if config.files_of_clients is not None:
-        del table["problem"]["dataset"]
+        found.append("problem.dataset")
     for key, registry in (("topology", TOPOLOGIES), ("mixing", MIXINGS)):
         given = table.get("network", {}).get(key)
         if isinstance(given, str) and given not in registry:
-            table["network"][key] = "a file"
+            found.append(f"network.{key}")
     model = table["problem"]["model"]
-    if isinstance(model, dict) and "lora" in model:
-        given = {key: "a file" if Path(str(value)).is_absolute() else value for key, value in model["lora"].items()}
-        table["problem"]["model"] = {"lora": given}
-    return table
+    return [*found, "problem.model"] if isinstance(model, dict) and "lora" in model else found
+
+
+def _place(value: object) -> object:
+    return "a file" if Path(str(value)).is_absolute() else value
 
 
 def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
