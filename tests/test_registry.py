@@ -2,21 +2,23 @@
 
 import inspect
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import pytest
 import tomli_w
 from pydantic import PositiveInt
 
+from depositum.algorithms import ALGORITHMS, Depositum
 from depositum.algorithms.schedules import SCHEDULES, Stepsize
 from depositum.data import DATASETS, PARTITIONS
 from depositum.errors import ConfigError
 from depositum.models import MODELS
 from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.registry import Registry
-from depositum.regularizers import REGULARIZERS
+from depositum.regularizers import MCP, REGULARIZERS
 
 
 @pytest.fixture
@@ -175,3 +177,31 @@ def test_what_a_stepsize_must_be_names_every_schedule() -> None:
     """One that is registered and not named in the message would be found by nobody; a constant is a number."""
     (called,) = (kind.__metadata__[0] for kind in get_args(Stepsize) if hasattr(kind, "__metadata__"))
     assert called.words == f"a schedule {{ {' | '.join(name for name in SCHEDULES if name != 'constant')} = {{ … }} }}"
+
+
+def test_a_name_of_the_package_s_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if a person's own method silently becomes what `depositum` means; their own they may write anew."""
+    monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
+    own = type("Own", (Depositum,), {"__module__": "mine"})
+    with pytest.raises(ConfigError, match="^depositum: this algorithm is there already; give yours another name$"):
+        ALGORITHMS.register("depositum")(own)
+    for _ in range(2):
+        assert ALGORITHMS.register("mine")(own) is own
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: MCP(theta="a"), "theta: 'a' given; MCP needs a finite theta > 0"),  # type: ignore[arg-type]
+        (
+            lambda: TOPOLOGIES.parse(np.eye(40), "network"),
+            "network: a ndarray of shape (40, 40) given; ",
+        ),
+        (lambda: TOPOLOGIES.parse({"rng": {}, "x": 1}, "network"), "with one name; did you mean 'ring'?"),
+    ],
+)
+def test_what_is_no_choice_is_said_in_one_line(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

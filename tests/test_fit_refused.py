@@ -1,0 +1,115 @@
+"""`depositum.fit` given what it cannot use: refused in one line, before any work."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import depositum as dp
+from tests.small_fits import quick
+
+X, Y = torch.randn(6, 5), torch.arange(6) % 3
+NAN = X.clone()
+NAN[4, 2] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([], r"clients: no client given; it must be a list of \(inputs, targets\), one per client"),
+        ((X, Y), r"clients\[0\]: a Tensor given; it must be a pair \(inputs, targets\)"),
+        ([(X, Y), (X,)], r"clients\[1\]: a tuple given; it must be a pair"),
+        ([(X, Y), (X, Y[:5])], r"clients\[1\]: 6 inputs but 5 targets"),
+        ([(X, Y), (X[:0], Y[:0])], r"clients\[1\]: has no samples; every client needs at least one"),
+        ([(X, Y), (NAN, Y)], r"clients\[1\]: inputs of sample 4 are not finite"),
+        ([(X, Y / Y)], r"clients\[0\]: targets of sample 0 are not finite"),
+        (
+            [(X, Y), (X[:, :4], Y)],
+            r"clients\[1\]: inputs have shape \(4,\) per sample, but those of clients\[0\] \(5,\)",
+        ),
+        ([(X, Y), (X, Y[:, None])], r"clients\[1\]: targets have shape \(1,\) per sample"),
+        (
+            [(X, Y), (X, Y.float())],
+            r"clients\[1\]: targets are torch.float32, but those of clients\[0\] are torch.int64",
+        ),
+        ([(np.array(["a", "b"]), Y[:2])], r"clients\[0\]: must be two arrays of numbers"),
+        ([(X.to_sparse(), Y)], r"clients\[0\]: inputs are sparse \(torch.sparse_coo\); .* with .to_dense\(\)"),
+        ([(X, Y), (X, Y.to_sparse())], r"clients\[1\]: targets are sparse"),
+        ([(1.0, 2.0)], r"clients\[0\]: must be arrays of samples, not single numbers"),
+        ([(X, Y + 1)], r"problem.model: it has 3 outputs, but there is a label 3; labels are 0 … 2"),
+        ([(X[:, :4], Y)], r"problem.model: fails on \[2, 4\] of torch.float32"),
+        ([(X.to(torch.uint8), Y)], r"problem.model: fails on \[2, 5\] of torch.uint8"),
+        (
+            [(X, Y.float())],
+            r"loss: targets that are not whole numbers mean regression, but a sample has 1 target and 3 outputs; "
+            r"labels of classes must be integers$",
+        ),
+    ],
+)
+def test_wrong_clients(clients, message):
+    """Which client, what was given and what it must be, in one line, before any work."""
+    with pytest.raises(dp.ConfigError, match=message) as error:
+        quick(clients=clients)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": dp.ring(5)}, "network: it has 5 clients, but the problem has 4"),
+        ({"network": "ring"}, r"network: 'ring' given; it must be of type Network, such as dp.ring\(10\)"),
+        ({"network": np.eye(40)}, r"network: a ndarray of shape \(40, 40\) given; it must be of type Network"),
+        ({"algorithm": "depositum"}, "algorithm: 'depositum' given; it must be of type Algorithm"),
+        ({"regularizer": "l1", "beta": 1.0}, r"regularizer: 'l1' given; it must be of type Regularizer, such as dp.L1"),
+        ({"regularizer": dp.L1()}, r"beta: missing; L1\(\) is weighted by it"),
+        ({"beta": -1.0, "regularizer": dp.L1()}, "problem.beta: -1.0 given"),
+        ({"beta": 0.1}, "beta: 0.1 given, but no regularizer that it could weigh"),
+        ({"beta": float("nan")}, "beta: nan given, but no regularizer"),
+        (
+            {"metrics": dp.MetricSettings(costly_every=7), "evaluate_every": 10},
+            "metrics.costly_every: 7 given; it must be a multiple of run.evaluate_every = 10",
+        ),
+        (
+            {"metrics": {"costly_every": 1}},
+            r"metrics: {'costly_every': 1} given; it must be of type MetricSettings, such as dp.MetricSettings",
+        ),
+        ({"processes": 60}, "processes: 60 given; it must be of type ProcessSettings, such as dp.ProcessSettings"),
+        ({"callbacks": [print]}, r"callbacks: \[<built-in .*\] given; it must be a list of dp.Callback objects"),
+        ({"callbacks": dp.Callback()}, "callbacks: .* given; it must be a list of dp.Callback objects"),
+        ({"model": nn.LSTM(5, 3)}, "problem.model: returned a tuple, but 'cross-entropy' takes one tensor"),
+        ({"regularizer": dp.MCP(), "beta": 200.0}, "algorithm.alpha: αβρ = .* single-valued only below 1"),
+        ({"test": (X[:, :3], Y)}, r"test: inputs have shape \(3,\) per sample"),
+        ({"test": (X, Y.float())}, "test: targets are torch.float32"),
+        ({"test": (X, Y + 2)}, "problem.model: it has 3 outputs, but there is a label 3"),
+        ({"loss": "cross-entropi"}, "problem.loss: .* did you mean 'cross-entropy'"),
+        ({"loss": lambda o, y: nn.functional.cross_entropy(o, y)}, "loss: .* one value per sample"),
+        ({"weighting": "size"}, "problem.weighting: 'size' given; it can be 'uniform' or 'samples'"),
+        ({"batch_size": 0}, "run.batch_size: 0 given"),
+        ({"batch_size": "all"}, "run.batch_size: 'all' given; it must be a whole number ≥ 1, or 'full'"),
+        ({"period": 0}, "run.period: 0 given"),
+        ({"steps": -1}, "run.steps: -1 given"),
+        ({"steps": 2.5}, "run.steps: 2.5 given; it must be a whole number"),
+        ({"period": 1.5}, "run.period: 1.5 given; it must be a whole number"),
+        ({"evaluate_every": "often"}, "run.evaluate_every: 'often' given; it must be a whole number"),
+        ({"beta": "a", "regularizer": dp.L1()}, "beta: 'a' given; it must be a number"),
+        ({"evaluate_every": 0}, "run.evaluate_every: 0 given"),
+        ({"evaluate_from": 4}, "run.evaluate_from: 4 given; it must be a whole number from 0 to .* = 3"),
+        ({"seed": 1.5}, "seed: 1.5 given; it must be a whole number"),
+        ({"dtype": "float16"}, "dtype: 'float16' given; it can be 'float32' or 'float64'"),
+        ({"precision": "fp16"}, "run.precision: 'fp16' given"),
+        ({"precision": "bf16", "dtype": "float64"}, "run.precision: 'bf16' given with dtype float64"),
+        ({"device": "gpu"}, "run.device: 'gpu' given"),
+        ({"model": torch.tanh}, "model: a builtin_function_or_method given; it must be a torch.nn.Module"),
+        ({"model": nn.ReLU()}, "problem.model: the model has no trainable parameters"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    """Each its own message, before any work."""
+    with pytest.raises(dp.ConfigError, match=message) as error:
+        quick(**settings)
+    assert "\n" not in str(error.value)
+
+
+def test_no_clients_at_all():
+    with pytest.raises(dp.ConfigError, match=r"^clients: None given; it must be a list of \(inputs, targets\), one"):
+        dp.fit(nn.Linear(5, 3), None, progress=False)
