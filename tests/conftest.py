@@ -26,7 +26,7 @@ def real_data() -> Path:
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A language model of each architecture, by its name."""
-    from tests.language_models import ADAPTED, make_base
+    from tests.support.language_models import ADAPTED, make_base
 
     folder = tmp_path_factory.mktemp("bases")
     return {name: make_base(folder / name, name) for name in ADAPTED}
@@ -35,6 +35,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty instructions of three kinds, in a file."""
-    from tests.language_models import records, write_lines
+    from tests.support.language_models import records, write_lines
 
     return write_lines(tmp_path_factory.mktemp("lines") / "mine.jsonl", records(40))

@@ -11,7 +11,7 @@ from torch import nn
 
 import depositum as dp
 from depositum.metrics import COLUMNS
-from tests.small_fits import data, quick
+from tests.support.small_fits import data, quick
 
 
 def same_state(a, b):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import depositum as dp
-from tests.small_fits import quick
+from tests.support.small_fits import quick
 
 X, Y = torch.randn(6, 5), torch.arange(6) % 3
 NAN = X.clone()

@@ -1,0 +1,148 @@
+"""Methods from the command line: chosen, refused, compared on one configuration, explained."""
+
+from pathlib import Path
+
+import pytest
+
+from depositum.algorithms import ALGORITHMS
+from depositum.runs import load
+from tests.support.small_runs import cli, write_config
+
+
+def plain(path: Path, name: str, **changes: dict) -> Path:
+    """A configuration of `name` with none of DEPOSITUM's hyper-parameters."""
+    write_config(path, algorithm={"name": name}, **changes)
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(("alpha =", "gamma ="))]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("depositun", {}, "algorithm.name: 'depositun' is no algorithm"),
+        ("deepstrom", {}, "did you mean 'deepstorm'?"),
+        ("extra", {"problem": {"beta": 0.0}}, "run.period: 3 given, but 'extra' supports only 1"),
+        ("d-psgd", {}, "problem.regularizer: 'd-psgd' is for smooth problems"),
+        ("fedmid", {"network": {"topology": "ring"}}, "network.topology: 'ring' given, but 'fedmid' has a server"),
+    ],
+)
+def test_each_mistake_is_one_line(name: str, changes: dict, said: str, tmp_path: Path) -> None:
+    result = cli("run", plain(tmp_path / "c.toml", name, **changes), "--out", tmp_path / "out")
+    assert result.code == 2
+    assert said in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hyper_parameter_that_the_method_does_not_have(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "c.toml", algorithm={"name": "fedmid", "gama": 0.5})
+    result = cli("run", config, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "unknown key" in result.err
+
+
+def test_a_server_method_runs_without_one(tmp_path: Path) -> None:
+    """Its complete configuration has no network, and can be run again."""
+    config = plain(tmp_path / "c.toml", "fedmid")
+    assert cli("run", config, "--out", tmp_path / "out").code == 0
+    written = (tmp_path / "out" / "config.toml").read_text()
+    assert "[network]" not in written
+    assert load(tmp_path / "out" / "config.toml").algorithm.name == "fedmid"
+
+
+METHODS = "depositum,dsgt,fedmid,extra"
+
+
+def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
+    """One table and one figure; methods share seeds, partition and initial model, and differ by what overrides say."""
+    config = write_config(
+        tmp_path / "c.toml",
+        network={"topology": "ring"},
+        override={
+            "smooth": {"problem": {"beta": 0.0}},
+            "extra": {"run": {"period": 1}, "algorithm": {"alpha": 0.05}},
+        },
+    )
+    result = cli("compare", config, "--methods", METHODS, "--out", tmp_path / "all")
+    assert result.code == 0, result.err
+    for name in METHODS.split(","):
+        assert name in result.out
+        assert (tmp_path / "all" / name / "state.safetensors").exists()
+    assert (tmp_path / "all" / "compare.png").stat().st_size > 10_000
+    extra = load(tmp_path / "all" / "extra" / "config.toml")
+    assert (extra.problem.beta, extra.run.period) == (0.0, 1)
+    first = {name: (tmp_path / "all" / name / "history.csv").read_text().splitlines()[1] for name in METHODS.split(",")}
+    losses = {name: line.split(",")[6] for name, line in first.items()}
+    assert len(set(losses.values())) == 1, "at t = 0 every method has the same model"
+    again = cli("compare", config, "--methods", METHODS, "--out", tmp_path / "all")
+    assert again.code == 0
+    assert "0.0 s left" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ({"extr": {"run": {"period": 1}}}, "override.extr: is no method"),
+        ({"extra": {"rnu": {"period": 1}}}, "override.extra.rnu: unknown section"),
+        ({"extra": {"run": {"perod": 1}}}, "override.extra.run.perod: unknown key"),
+        ({"gut": {"algorithm": {"alpa": 1.0}}}, "override.gut.algorithm.alpa: unknown key; it can be 'alpha', "),
+        ({"smooth": {"problem": {"bta": 0.0}}}, "override.smooth.problem.bta: unknown key"),
+        ({"extra": {"algorithm": {"name": "fedavg"}}}, "override.extra.algorithm.name: unknown key"),
+        ({"smooth": {"algorithm": {"name": "fedavg"}}}, "override.smooth.algorithm.name: unknown key"),
+    ],
+)
+def test_wrong_overrides_are_refused(override: dict, said: str, tmp_path: Path) -> None:
+    """Those of methods that are not run too: they would be found when somebody at last runs them."""
+    config = write_config(tmp_path / "c.toml", override=override)
+    result = cli("compare", config, "--methods", "depositum,extra", "--out", tmp_path / "all")
+    assert result.code == 2
+    assert said in result.err
+    assert not (tmp_path / "all").exists()
+
+
+def test_the_command_line_has_the_last_word_of_one_run(tmp_path: Path) -> None:
+    """What is set there is what is run; of many methods, it changes the base, and each keeps its own part."""
+    path = write_config(tmp_path / "c.toml", override={"depositum": {"run": {"steps": 3}}})
+    assert load(path).run.steps == 3
+    assert load(path, ["run.steps=9"]).run.steps == 9
+    assert load(path, ["override.depositum.run.steps=5"]).run.steps == 5
+    steps = {name: load(path, ["run.steps=9"], name).run.steps for name in ("depositum", "deepstorm")}
+    assert steps == {"depositum": 3, "deepstorm": 9}
+
+
+@pytest.mark.parametrize("option", [("--methods", "extra"), ("--set", "run.steps=3")])
+def test_options_for_a_configuration_are_refused_with_folders(option: tuple[str, str], tmp_path: Path) -> None:
+    """Left aside, they would let somebody believe the table is of what was asked."""
+    result = cli("compare", tmp_path / "a", tmp_path / "b", *option)
+    assert result.code == 2
+    assert f"{option[0]}: {option[1]} given; folders hold runs as they are" in result.err
+
+
+def test_an_unknown_method_to_compare(tmp_path: Path) -> None:
+    result = cli("compare", write_config(tmp_path / "c.toml"), "--methods", "depositum,fedavgg")
+    assert result.code == 2
+    assert "did you mean 'fedavg'?" in result.err
+
+
+def test_methods_are_listed() -> None:
+    result = cli("methods")
+    assert result.code == 0
+    for name in ALGORITHMS:
+        assert name in result.out
+    for column in ("O(1/(n T0 ε²))", "O(1/(√n ε²))", "2K", "3K"):
+        assert column in result.out
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_one_method_is_explained(name: str) -> None:
+    result = cli("methods", name)
+    assert result.code == 0
+    assert "defaults:" in result.out
+    assert "=" in result.out
+
+
+def test_an_unknown_method_is_refused() -> None:
+    result = cli("methods", "depositun")
+    assert result.code == 2
+    assert "did you mean 'depositum'?" in result.err

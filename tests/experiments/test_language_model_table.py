@@ -1,0 +1,62 @@
+"""The paper's table of language models: all seven methods, in quick mode, on a model and instructions made here."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from depositum import experiments
+from depositum.experiments import Options
+from tests.support.small_runs import cli
+
+CATEGORIES = ("brainstorming", "classification", "closed_qa", "creative_writing", "general_qa",
+              "information_extraction", "open_qa", "summarization")  # fmt: skip
+
+
+def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuned, and trained on two splits: perplexities before and after, overall and by category."""
+    pytest.importorskip("peft")
+    from tests.support.language_models import make_base, records, write_lines
+
+    lines = [{**record, "category": CATEGORIES[i % 8]} for i, record in enumerate(records(160))]
+    file = write_lines(tmp_path / "own.jsonl", lines)
+    base = make_base(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    said = cli(
+        "reproduce", "llm", "--quick",
+        "--set", f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}",
+        "--set", f"problem.model.lora.base='{base}'",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    results = tmp_path / "results" / "quick" / "llm"
+    frame = pd.read_csv(results / "runs.csv")
+    assert set(frame["method"]) == {
+        "DEPOSITUM-Polyak", "DEPOSITUM-Nesterov", "DEEPSTORM", "Prox-DASA-GT", "GUT", "D-PSGD", "DSGT",
+    }  # fmt: skip
+    assert set(frame["seed"]) == {0, 1}
+    wanted = [f"perplexity:{name}" for name in ("overall", *CATEGORIES)]
+    assert (frame[wanted] > 1).all().all()
+    # All start from the base, and each seed is tested on other texts.
+    start = frame[frame["iteration"] == 0].groupby("seed")["perplexity:overall"]
+    assert (start.nunique() == 1).all()
+    assert start.first().nunique() == 2
+    rows = [line.split("|") for line in (results / "table.md").read_text().splitlines() if line.startswith("| D")]
+    assert len(rows) == 5 + 4 + 1 + 5  # after training, gaps to the first, the base, the adapters
+    assert all(row[-2].strip() == "2" for row in rows)
+    assert "not run" not in (results / "claims.md").read_text()
+
+
+def test_tuned_on_the_validation_part_whatever_the_texts(tmp_path: Path) -> None:
+    """A person's own texts in the place of Dolly are not tuned on their test part; all else of them stays."""
+    pytest.importorskip("peft")
+    from tests.support.language_models import make_base, records, write_lines
+
+    file, base = write_lines(tmp_path / "own.jsonl", records(80)), make_base(tmp_path / "base")
+    own = f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}"
+    options = Options(quick=True, overrides=(own, f"problem.model.lora.base='{base}'"))
+    plan = experiments.plan(experiments.load("llm"), options, ())
+    texts = {"file": str(file), "max_length": 96, "split_seed": "run"}
+    tried = [config for choice in plan.choices for point in choice.points for config in point.configs]
+    assert len(tried) == 5 * 2 * 2 + 2 * 2
+    assert all(config.problem.dataset == {"instructions": {**texts, "evaluate": "validation"}} for config in tried)
+    assert all(cell.table["problem"]["dataset"] == {"instructions": texts} for cell in plan.cells)

@@ -1,0 +1,235 @@
+"""The paper's experiments as data: every one runs in quick mode, and what they say of the paper is what it says."""
+
+import csv
+import itertools
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depositum import experiments
+from depositum.cli import reproduce
+from depositum.errors import DataError, RunError
+from depositum.experiments import Options
+from depositum.experiments.entries import Printed
+from depositum.experiments.sweep import cells
+from tests.support.small_experiments import small, write_experiment
+from tests.support.small_runs import cli
+
+IDS = experiments.names()
+#: Cells of each sweep; grid points of its tuning.
+CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": (10, 0), "topology": (16, 30),
+         "clients": (8, 0), "accuracy": (133, 210), "llm": (7, 53)}  # fmt: skip
+
+
+def tables(name: str) -> dict[str, dict[str, Any]]:
+    """The complete tables of an experiment's cells, by their labels."""
+    return {cell.name: cell.table for cell in cells(experiments.load(name), Options())}
+
+
+# What is in the files
+
+
+def test_the_papers_experiments_are_there() -> None:
+    assert set(CELLS) <= set(IDS)
+
+
+@pytest.mark.parametrize("name", list(CELLS))
+def test_sweeps_have_the_papers_size(name: str) -> None:
+    """A value added, lost or omitted by mistake changes the count."""
+    experiment = experiments.load(name)
+    made = cells(experiment, Options())
+    points = sum(
+        math.prod(map(len, tune.grid.values()))
+        * len({tuple(cell.labels[axis] for axis in tune.per) for cell in made if _in(cell.labels, tune.where)})
+        for tune in experiment.tune
+    )
+    assert (len(made), points) == CELLS[name]
+    assert all(cell.table["run"]["seeds"] == [0, 1, 2, 3, 4] for cell in made)
+
+
+def _in(labels: dict[str, str], where: dict[str, Any]) -> bool:
+    return all(labels[axis] in ([asked] if isinstance(asked, str) else asked) for axis, asked in where.items())
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_every_experiment_says_what_it_is(name: str) -> None:
+    """Claims, unstated settings and a figure or table: what a reader compares."""
+    experiment = experiments.load(name)
+    assert experiment.claim
+    assert experiment.unstated
+    assert experiment.figure or experiment.table
+    assert experiment.paper.startswith(("Fig. ", "Table "))
+
+
+def test_grids_are_wide_and_fine_enough() -> None:
+    """At least five values of the main stepsize, in steps of a factor of 2 to 3.4."""
+    for name in ("topology", "accuracy"):
+        for tune in experiments.load(name).tune:
+            main = next(iter(tune.grid.values()))
+            assert len(main) >= 5
+            assert all(2 - 1e-9 <= b / a <= 3.4 for a, b in itertools.pairwise(main)), main
+            assert tune.seed not in range(5)
+            assert tune.holdout == 0.1
+
+
+@pytest.mark.parametrize("n", [4, 9, 16, 25])
+def test_settings_of_the_client_count(n: int) -> None:
+    """α_n, γ_n and B_n by their formulas."""
+    for momentum in ("Polyak", "Nesterov"):
+        table = tables("clients")[f"momentum = {momentum}, clients = n = {n}"]
+        assert table["algorithm"]["alpha"] == pytest.approx(0.05 * math.sqrt(n / 16), rel=1e-15)
+        assert 1 - table["algorithm"]["gamma"] == pytest.approx(math.sqrt(n / 801), rel=1e-14)
+        assert table["run"]["batch_size"] == math.ceil(math.sqrt(n))
+        assert table["problem"]["clients"] == n
+        # Evaluated right after exchanges only, the last included: elsewhere ‖Gᵅ(x)‖² takes n full gradients.
+        run = table["run"]
+        assert run["evaluate_every"] % run["period"] == 0
+        assert run["evaluate_from"] == run["steps"] % run["evaluate_every"] == 1
+
+
+def test_the_accuracy_table_is_the_papers() -> None:
+    """21 rows of five methods; sums of its columns, added up from the paper's own text by another program."""
+    first, second = experiments.load("accuracy").table
+    assert len(first.paper) == 21
+    assert {len(row) for row in first.paper} == {3 + 5}
+    printed = [[Printed.read(text, "paper") for text in row[3:]] for row in first.paper]
+    assert [round(sum(row[k].mean for row in printed), 2) for k in range(5)] == SUMS_OF_MEANS
+    assert [round(sum(row[k].std or 0 for row in printed), 2) for k in range(5)] == SUMS_OF_DEVIATIONS
+    rows = {tuple(row[:3]): row[3:] for row in first.paper}
+    assert rows["MNIST", "MLP", "IID"] == ["94.20±0.13", "94.24±0.15", "84.65±0.45", "91.13±0.15", "89.49±0.11"]
+    assert rows["CIFAR-10", "ResNet-18", "Dir(0.5)"][3] == "59.26±0.52"
+    # The second table shows the first's numbers beside both weightings.
+    assert len(second.paper) == 14
+    for row in second.paper:
+        assert row[3:5] == row[5:7] == rows[tuple(row[:3])][:2]
+
+
+SUMS_OF_MEANS = [1689.16, 1683.98, 1464.88, 1630.4, 1568.68]
+SUMS_OF_DEVIATIONS = [13.53, 9.92, 11.98, 8.52, 12.29]
+
+
+def test_printed_numbers_of_the_text() -> None:
+    """What the paper prints in its text stands in the tables and in the claims alike."""
+    for name, numbers in (
+        ("period", [0.233, 0.403]),
+        ("sparsity", [27.242, 0.763, 65.387, 2.060, 26.041, 0.867, 63.612, 2.797]),
+    ):
+        experiment = experiments.load(name)
+        lines = [float(line.paper) for table in experiment.table for line in table.line if line.paper]
+        checks = [claim.check["number"]["value"] for claim in experiment.claim if "number" in claim.check]
+        assert lines == checks == numbers
+
+
+def test_weightings_and_server_methods() -> None:
+    """Objectives by sample share everywhere, uniform ones beside them for DEPOSITUM's Dirichlet rows only."""
+    made = cells(experiments.load("accuracy"), Options())
+    uniform = [cell for cell in made if cell.table["problem"]["weighting"] == "uniform"]
+    assert len(uniform) == 28
+    assert all("Dir" in cell.labels["partition"] and "DEPOSITUM" in cell.labels["method"] for cell in uniform)
+    assert {cell.table["problem"]["partition_seed"] for cell in made} == {0}
+    for cell in made:
+        server = "Fed" in cell.labels["method"]
+        assert cell.table["run"]["steps"] == (5000 if server else 1000)
+        assert ("network" in cell.table) is not server
+
+
+# Every one, from the command line to the files
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if name != "llm"])  # which needs a model (test_experiments_llm)
+def test_quick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if an experiment's sweep, tuning, figure, tables or claims do not go through; needs no data files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path / "none"))
+    said = cli("reproduce", name, "--quick")
+    assert said.code == 0, said.err
+    out = Path("results/quick") / name
+    experiment = experiments.load(name)
+    files = {path.name for path in out.iterdir()}
+    assert {"runs.csv", "claims.md", "summary.json"} <= files
+    assert ({"figure.pdf", "figure.png"} <= files) is (experiment.figure is not None)
+    assert ({"table.md", "table.tex"} <= files) is bool(experiment.table)
+    assert ("tuning.csv" in files) is bool(experiment.tune)
+    assert ("trace.csv.gz" in files) is experiment.trace
+    with (out / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {"0", "1"} == {row["seed"] for row in rows}
+    assert set(experiment.axes) < set(rows[0])
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["cells"]
+    assert sum(summary["claims"].values()) == len(experiment.claim)
+    kept = {path.suffix for path in Path("runs/reproduce").rglob("*") if path.is_file()}
+    assert kept <= {".json", ".toml", ".csv"}  # no checkpoints, no models
+
+
+def test_quick_never_touches_real_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path / "mine.toml", small(quick={"set": {"run.steps": 4}}))
+    assert cli("reproduce", "mine.toml", "--quick").code == 0
+    assert not Path("results/mine").exists()
+    assert "quick run" in Path("results/quick/mine/claims.md").read_text()
+
+
+def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented file is accepted and run as it stands; the page shows it, and is the same when made again."""
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    own = next(block for block in text.split("```toml\n") if block.startswith('title = "Stepsize')).split("```")[0]
+    table = tomllib.loads(own)
+    table["base"]["run"]["steps"] = 4
+    table["time_by"] = "graf"
+    write_experiment(tmp_path / "graphs.toml", table)
+    said = cli("reproduce", "graphs.toml")
+    assert said.err.strip().endswith(
+        "graphs: time_by: 'graf' is no axis; it can be 'alpha' or 'graph'; did you mean 'graph'?"
+    )
+    table["time_by"] = "graph"
+    write_experiment(tmp_path / "graphs.toml", table)
+    said = cli("reproduce", "graphs.toml", "--page", "--device", "cpu")
+    assert said.code == 0, said.err
+    page = Path("docs/reproduction.md").read_text()
+    assert "## Stepsize and graph (`graphs`)" in page
+    assert "](../results/graphs/figure.png)" in page
+    assert "A larger α ends with a lower loss" in page
+    assert "CPU" in page
+    times = json.loads(Path("results/graphs/summary.json").read_text())
+    assert set(times["seconds_by"]) == set(labels := [value["label"] for value in table["sweep"][1]["values"]])
+    assert sum(times["seconds_by"].values()) == pytest.approx(times["seconds"], abs=0.2)
+    assert all(f"{label} " in page.split("By graph: ")[1] for label in labels)
+    assert "| all | |" in page
+    assert cli("reproduce", "--page").code == 0
+    assert Path("docs/reproduction.md").read_text() == page
+
+
+def test_the_page_without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("reproduce", "--page").code == 0
+    assert "There are no results yet" in Path("docs/reproduction.md").read_text()
+
+
+def test_of_all_what_cannot_be_run_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base that is not here must not keep the experiments after it from being run, nor be passed over in silence."""
+    ran = []
+
+    def pretend(plan: experiments.Plan, *_: object) -> None:
+        if plan.experiment.id == "llm":
+            raise DataError("no such model")
+        ran.append(plan.experiment.id)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reproduce, "_reproduce", pretend)
+    with pytest.raises(RunError, match="^1 of 8 experiments could not be run: llm$"):
+        reproduce.command("all", quick=True)
+    assert ran == [name for name in IDS if name != "llm"]
+    assert capsys.readouterr().err == "llm left out: no such model\n"
+
+
+def test_experiments_are_listed() -> None:
+    out = cli("reproduce").out
+    assert all(name in out for name in IDS)

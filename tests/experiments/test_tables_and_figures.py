@@ -1,0 +1,203 @@
+"""Statistics, tables and figures on made-up results."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from depositum.experiments import figures, tables
+from depositum.experiments.definition import Tabulated
+from depositum.experiments.entries import Entry, Printed
+from depositum.experiments.results import STATISTICS, HasDivergedError, NotRunError, Outcome, Results, Series
+from tests.support.made_results import outcome
+from tests.support.small_experiments import read_experiment, small
+
+# Statistics
+
+
+def statistic(at: Any, y: list[float], t: list[float] | None = None, phases: list[float] | None = None) -> float:
+    t = t or [10.0 * k for k in range(len(y))]
+    series = Series(np.array(t), np.array(phases or [v / 10 for v in t]), np.array(y), steps=int(t[-1]), period=10)
+    return STATISTICS.parse(at, "at").make(series)
+
+
+def test_statistics() -> None:
+    y = [8.0, 4.0, 2.0, 1.0, 0.5]
+    assert statistic("final", y) == 0.5
+    assert statistic({"at": 0.25}, y) == 4.0
+    assert statistic({"at": 0.125}, y) == 6.0  # half way between two evaluations
+    assert statistic({"phases": 1.5}, y) == 3.0
+    assert statistic({"phases": 1}, [5.0, 4.0, 3.0, 2.0], phases=[0, 1, 1, 2]) == 3.0  # the last of a phase
+    assert statistic("mean", y) == pytest.approx(3.1)
+    assert statistic({"mean": {"start": 0.5, "end": 1.0}}, y) == pytest.approx(3.5 / 3)
+    assert statistic({"max": {"start": 0.5}}, y) == 2.0
+    assert statistic("roughness", y) == pytest.approx(0.0, abs=1e-12)  # falls evenly
+    assert statistic("roughness", [1.0, 10.0, 1.0, 10.0]) == pytest.approx(np.std([1, -1, 1], ddof=1))
+    trace = [1e-12, 3.0, 1e-13, 5.0]  # t = 1, 10, 11, 20: after and before exchanges of period 10
+    assert statistic("after-exchange", trace, t=[1.0, 10.0, 11.0, 20.0]) == 1e-12
+    assert statistic("before-exchange", trace, t=[1.0, 10.0, 11.0, 20.0]) == 4.0
+    with pytest.raises(NotRunError, match="nothing was evaluated between 1% and 2%"):
+        statistic({"mean": {"start": 0.01, "end": 0.02}}, y)
+    with pytest.raises(NotRunError, match="has 4 communication phases, and not 5"):  # the last value is no answer
+        statistic({"phases": 5}, y)
+    with pytest.raises(NotRunError, match="nothing was evaluated right after an exchange"):
+        statistic("after-exchange", [1.0, 2.0], t=[5.0, 10.0])
+    with pytest.raises(NotRunError, match="nothing was evaluated right before an exchange"):
+        statistic("before-exchange", [1.0, 2.0], t=[1.0, 5.0])
+
+
+def test_measures() -> None:
+    """Shares are in percent; /n divides by the clients (four here)."""
+    cell = outcome({"test_accuracy": (0.5, 0.25), "stationarity_mean": (8.0, 4.0)}, axis="a")
+    assert cell.values("test_accuracy").tolist() == [50.0, 25.0]
+    assert cell.values("stationarity_mean/n").tolist() == [2.0, 1.0]
+    with pytest.raises(HasDivergedError):
+        outcome({"train_loss": (1, 1)}, axis="a", diverged=True).values("train_loss")
+
+
+# Tables
+
+
+def test_the_arithmetic_of_a_table() -> None:
+    """Ours 94.1, 94.3 against 94.50 ± 0.30: mean 94.2, deviation 0.1414, 0.3 below, combined 0.3317: −0.9σ."""
+    entry = Entry(np.array([94.1, 94.3]), paper=Printed.read("94.50±0.30", "paper"))
+    assert entry.ours() == "94.20 ± 0.14"
+    assert entry.deviations == pytest.approx(-0.3 / math.sqrt(0.02 + 0.09))
+    assert entry.apart() == "-0.9σ"
+    assert Entry(np.array([94.1, 94.3]), paper=Printed.read("94.5", "paper")).deviations == pytest.approx(
+        -0.3 / 0.02**0.5
+    )
+    assert Entry(np.array([94.1]), paper=Printed.read("94.5", "paper")).deviations is None  # no deviation at all
+    assert Entry(np.array([2.1194, 2.1232])).ours() == "2.1213 ± 0.0027"  # two digits of the deviation
+    assert Entry(np.array([8.1e-5, 9.9e-5])).ours() == "9.00e-05 ± 1.3e-05"
+    assert Entry(np.array([3.0, 3.0])).ours() == "3 ± 0"
+    assert Entry(np.array([120.0, 180.0])).ours() == "150 ± 42"
+    assert Entry(None, "diverged (1 of 5)").ours() == "diverged (1 of 5)"
+    assert str(Printed.read("2.060", "paper")) == "2.060"  # as printed
+
+
+def made(cells: list[Outcome], **changes: Any) -> tables.Made:
+    return made_all(cells, **changes)[0]
+
+
+def made_all(cells: list[Outcome], **changes: Any) -> list[tables.Made]:
+    experiment = read_experiment(small())
+    spec = Tabulated.model_validate({**small()["table"][0], **changes})
+    order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]}
+    return tables.make_all(spec, experiment, Results(cells, order))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_shown_as_such(value: float) -> None:
+    """A perplexity that overflowed, or a gap to 0: the table is made all the same."""
+    assert Entry(np.array([value])).ours() == str(value)
+
+
+def test_a_table_of_rows_and_columns() -> None:
+    """Paper's and ours in one place, the best in bold, what diverged or was not run said, and the seeds counted."""
+    cells = [
+        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
+        outcome({"train_loss": (0.8, 1.0)}, period="T0 = 1", alpha="large"),
+        outcome({"train_loss": (9, 3)}, period="T0 = 2", alpha="small", diverged=True),
+        outcome({}, period="T0 = 2", alpha="large", missing=True),
+    ]
+    lines = tables.markdown(made(cells, bold="lowest")).splitlines()
+    # (1.1 − 1.0) / √(0.1414² + 0.1²) = 0.58
+    assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10; +0.6σ) | **0.90 ± 0.14** (0.90 ± 0.10; +0.0σ) | 2 |" in lines
+    assert "| T0 = 2 | diverged (1 of 2), else 3 | not run | 2 |" in lines
+    text = tables.tex(made(cells, bold="lowest"))
+    assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
+    assert text.count("\\\\") == 3
+
+
+def test_gaps_between_rows() -> None:
+    """Seed by seed, in percent: 1.1/1.0 and 1.2/1.2 are 10 % and 0 %; of the paper's means 0.9/1.0; no σ anywhere."""
+    cells = [
+        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
+        outcome({"train_loss": (1.1, 1.2)}, period="T0 = 2", alpha="small"),
+        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="large"),
+        outcome({"train_loss": (9, 9)}, period="T0 = 2", alpha="large", diverged=True),
+    ]
+    paper = [["T0 = 1", "1.00±0.10", ""], ["T0 = 2", "0.90±0.10", "0.8"]]
+    plain, gaps = made_all(cells, paper=paper, gaps_to={"period": "T0 = 1"})
+    assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10) | 1.10 ± 0.14 | 2 |" in tables.markdown(plain).splitlines()
+    text = tables.markdown(gaps)
+    assert "gaps to T0 = 1 (%)**" in text
+    assert "σ" not in text + tables.markdown(plain)
+    assert [line for line in text.splitlines() if line.startswith("| T0")] == [
+        "| T0 = 2 | 5.00 ± 7.07 (-10.00) | diverged (1 of 2) | 2 |"
+    ]
+    # What they are gaps to may not have come out, or have been run with fewer seeds, the first of more.
+    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(None, "not run")).ours() == "not run"
+    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(np.array([1.6]))).ours() == "25"
+    assert len(made_all(cells[1:2], gaps_to={"period": "T0 = 1"})) == 1
+
+
+def test_a_column_is_asked_for_by_its_whole_label() -> None:
+    """A label that is part of another one is another one."""
+    table = small(table=[], claim=[])
+    table["sweep"][1]["values"][0]["label"] = "large as can be"
+    spec = Tabulated(
+        title="t", rows=["period"], columns=["alpha"], measure="train_loss", where={"alpha": "large as can be"}
+    )
+    cells = [outcome({"train_loss": (1, 2)}, period="T0 = 1", alpha="large as can be")]
+    order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["large as can be", "large"]}
+    assert tables.make(spec, read_experiment(table), Results(cells, order)).columns == ["large as can be"]
+
+
+def test_a_table_of_lines() -> None:
+    cells = [
+        outcome({"test_accuracy": (0.94, 0.96)}, period="T0 = 1", alpha="small"),
+        outcome({"test_accuracy": (0.92, 0.95)}, period="T0 = 2", alpha="small"),
+    ]
+    line = {"what": "lost", "cell": {"period": "T0 = 2"}, "less_than": {"period": "T0 = 1"}, "measure": "test_accuracy"}
+    spec = {"rows": [], "columns": [], "measure": None, "paper": [], "line": [{**line, "paper": "1.2"}]}
+    lines = tables.markdown(made(cells, **spec)).splitlines()
+    assert lines[-1] == "| lost | 1.5 ± 0.7 | 1.2 | +0.3 | +0.4σ | 2 |"  # 0.3 / 0.707
+
+
+# Figures
+
+
+def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Curves are means over seeds; a trace's thick curve is the mean over seeds of the largest value in each phase."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "_save", lambda drawing, folder: drawn.append(drawing))
+    trace = [(seed, t, (1 + seed) * (t % 10 or 10)) for seed in (0, 1) for t in range(1, 41)]
+    cells = [
+        outcome(
+            {
+                "train_loss": [(4, 6), (3, 5), (2, 4), (1, 3), (0, 2)],
+                "sparsity": (0.1, 0.3),
+                "test_accuracy": (0.9, 0.8),
+            },
+            period="T0 = 1",
+            alpha="small",
+            trace=trace,
+        ),
+        outcome({}, period="T0 = 1", alpha="large", missing=True),
+    ]
+    panels = [
+        {"title": "loss", "y": "train_loss", "zoom": [0.25, 0.75]},
+        {"title": "trace", "kind": "trace", "log": True},
+        {"title": "points", "kind": "points", "x": "sparsity", "y": "test_accuracy"},
+        {"title": "phases", "y": "train_loss", "x": "phases", "where": {"alpha": "large"}},
+    ]
+    experiment = read_experiment(small(trace=True, figure={"series": ["alpha"], "columns": 2, "panel": panels}))
+    results = Results(cells, {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]})
+    figures.check_figure(experiment.figure, experiment, [cell.labels for cell in cells])
+    figures.draw(experiment, results, tmp_path)
+    loss, faint_and_thick, points, empty = drawn[0].axes[:4]
+    np.testing.assert_allclose(loss.lines[0].get_xdata(), [0, 10, 20, 30, 40])
+    np.testing.assert_allclose(loss.lines[0].get_ydata(), [5, 4, 3, 2, 1])
+    inset = loss.child_axes[0]
+    assert inset.get_xlim() == (10, 30)
+    faint, thick = faint_and_thick.lines
+    assert len(faint.get_xdata()) == 40
+    np.testing.assert_allclose(thick.get_xdata(), [10, 20, 30, 40])
+    np.testing.assert_allclose(thick.get_ydata(), [15] * 4)  # of 10 and 20
+    assert points.lines[0].get_xydata().tolist() == [[20.0, 85.0]]
+    assert [text.get_text() for text in empty.texts] == ["not run"]
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["small", "large"]

@@ -1,0 +1,326 @@
+"""Instructions as data: what a line must have, what of it is learnt, and how records are divided."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depositum import data
+from depositum.data.instructions import TEMPLATE, Record, parse, read, split
+from depositum.data.text import IGNORED, TokenSamples
+from depositum.errors import ConfigError, DataError
+
+pytest.importorskip("transformers")
+from tests.support.language_models import END, make_tokenizer, records, write_lines
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def load(tokenizer: str, **arguments: Any) -> data.Dataset:
+    return data.load({"instructions": {"max_length": 64, **arguments}}, tokenizer=tokenizer)
+
+
+# Lines of a file
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"instruction": "a", "response": ', "is no JSON object of one line"),
+        ("[", 'a file has one {"instruction": …, "response": …} per line'),
+        ('{"question": "a", "answer": "b"}', "it has 'question', 'answer'; fields = { instruction = \"…\" }"),
+        ('["a", "b"]', "is a list; it must be an object"),
+        ("3", "is a int; it must be an object"),
+        ('{"instruction": "a"}', "has no 'response'; it has 'instruction'"),
+        ("{}", "has no 'instruction'; it has nothing"),
+        ('{"instruction": "a", "response": 5}', "'response' is 5; it must be a text"),
+        ('{"instruction": "a", "response": null}', "'response' is None; it must be a text"),
+        ('{"instruction": " ", "response": "b"}', "'instruction' is empty"),
+        ('{"instruction": "a", "response": "b", "context": ["c"]}', "'context' is ['c']; it must be a text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+    """Nothing is trained on silently: the file, the line's number and what is wrong with it, in one line."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"instruction": "a", "response": "b"}\n\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"{path}, line 3: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A missing, an empty and a damaged file each have a message of their own."""
+    empty, damaged = tmp_path / "empty.jsonl", tmp_path / "damaged.jsonl.gz"
+    empty.touch()
+    damaged.write_bytes(gzip.compress(b'{"instruction": "a", "response": "b"}')[:-9])
+    for path, said in ((tmp_path / "no.jsonl", "cannot be read"), (empty, "has no lines"), (damaged, "is damaged")):
+        with pytest.raises(DataError, match=said):
+            read(path)
+
+
+def test_fields_of_other_names_and_packed_files(tmp_path: Path) -> None:
+    """A person's own names are read as the package's; a separator that is no newline does not end a line."""
+    path = tmp_path / "mine.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps({"q": "a\u2028b", "a": "c"}, ensure_ascii=False).encode()))
+    assert read(path, {"instruction": "q", "response": "a"}) == [Record("a\u2028b", "c")]
+
+
+def test_the_template_leaves_out_what_is_empty() -> None:
+    """A prompt is the template's text; what a record says is not read as a part of it."""
+    with_context = Record("Sum up {context}.", "…", context="{instruction}")
+    assert with_context.prompt() == "Instruction:\nSum up {context}.\n\nContext:\n{instruction}\n\nResponse:\n"
+    assert Record("Hi", "…").prompt("Q: {instruction} A: ") == "Q: Hi A: "
+    assert "{context}" in TEMPLATE
+
+
+# What is learnt
+
+
+def test_response_tokens_by_hand(tokenizer: str, tmp_path: Path) -> None:
+    """Each byte is a token here, so that positions can be counted: only the response and the end are predicted."""
+    lines = [{"instruction": "ab", "response": "xyz"}, {"instruction": "abcd", "response": "w"}]
+    file = write_lines(tmp_path / "mine.jsonl", lines)
+    dataset = load(tokenizer, file=str(file), template="{instruction}:", max_length=7, test=0.0, validation=0.0)
+    ids = make_tokenizer().get_vocab()
+    a, b, c, d, w, x, y, z = (ids[letter] for letter in "abcdwxyz")
+    colon, end, no = ids[":"], ids[END], IGNORED
+    # "ab:" and "xyz<end>" are seven tokens, "abcd:" and "w<end>" too: six inputs, and two to fill up.
+    assert dataset.train.inputs.tolist() == [[a, b, colon, x, y, z, end, end], [a, b, c, d, colon, w, end, end]]
+    assert dataset.train.targets.tolist() == [[no, no, x, y, z, end, no, no], [no, no, no, no, w, end, no, no]]
+    assert isinstance(dataset.train, TokenSamples)
+    assert dataset.train.terms.tolist() == [4, 2]
+    # A sequence that is too long loses its end.
+    cut = load(tokenizer, file=str(file), template="{instruction}:", max_length=6, test=0.0, validation=0.0)
+    assert cut.train.targets.tolist() == [[no, no, x, y, z, no, no, no], [no, no, no, no, w, no, no, no]]
+    # A generous max_length costs nothing: sequences are filled up to the longest there is.
+    long = load(tokenizer, file=str(file), template="{instruction}:", max_length=500, test=0.0, validation=0.0)
+    assert long.train.inputs.tolist() == dataset.train.inputs.tolist()
+    filled = dataset.train.filled_to(16)
+    assert filled.targets.tolist() == [[*row, *[no] * 8] for row in dataset.train.targets.tolist()]
+    assert filled.inputs[:, :8].tolist() == dataset.train.inputs.tolist()
+
+
+def test_a_response_that_is_cut_off_is_left_out_and_said(tokenizer: str, tmp_path: Path) -> None:
+    """A prompt that fills max_length leaves nothing to learn: counted, said, not trained on; none left is refused."""
+    lines = [{"instruction": "a" * size, "response": "xyz"} for size in (1, 4, 5, 50)]
+    file = str(write_lines(tmp_path / "mine.jsonl", lines))
+    shares = {"template": "{instruction}", "test": 0.0, "validation": 0.0}
+    with pytest.warns(RuntimeWarning, match="2 of 4 sequences are left out"):
+        dataset = load(tokenizer, file=file, max_length=5, **shares)
+    assert (dataset.train.targets != IGNORED).sum(1).tolist() == [4, 1]
+    with pytest.raises(DataError, match="no sequence is left"), pytest.warns(RuntimeWarning, match="4 of 4"):
+        load(tokenizer, file=file, max_length=2, **shares | {"template": "{instruction}!"})
+
+
+# Who has what
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    shares=st.tuples(st.floats(0, 0.4), st.floats(0, 0.4)),
+    seed=st.integers(0, 1000),
+)
+def test_splits_are_stratified(sizes: list[int], shares: tuple[float, float], seed: int) -> None:
+    """Parts cover all records once, and have their share of every category, to the nearest record."""
+    categories = [f"kind {i}" for i, size in enumerate(sizes) for _ in range(size)]
+    parts = split(categories, shares, seed)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(categories)))
+    wanted = (*shares, 1 - sum(shares))
+    for i, size in enumerate(sizes):
+        for part, share in zip(parts, wanted, strict=True):
+            mine = sum(categories[place] == f"kind {i}" for place in part)
+            assert abs(mine - share * size) <= 1.0 + 1e-9
+    assert all(np.array_equal(a, b) for a, b in zip(parts, split(categories, shares, seed), strict=True))
+
+
+def test_one_file_is_split_and_a_test_file_is_not(tokenizer: str, tmp_path: Path) -> None:
+    """Validation and test parts are apart from each other and from what is trained on; another seed, other parts."""
+    file = str(write_lines(tmp_path / "mine.jsonl", records(60)))
+    test, validation = (load(tokenizer, file=file, evaluate=part) for part in ("test", "validation"))
+    assert (len(test.train), len(test.test), len(validation.test)) == (48, 6, 6)
+    assert torch.equal(test.train.inputs, validation.train.inputs)
+    seen = [{tuple(row) for row in part.inputs.tolist()} for part in (test.train, test.test, validation.test)]
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 60
+    assert test.test.category.bincount().tolist() == [2, 2, 2]
+    assert test.test.categories == ("arithmetic", "naming", "spelling")
+    other = load(tokenizer, file=file, split_seed=1)
+    assert not torch.equal(other.test.inputs, test.test.inputs)
+    few = load(tokenizer, file=file, samples=30)
+    assert (len(few.train), len(few.test)) == (24, 3)
+    apart = load(tokenizer, file=file, test_file=str(write_lines(tmp_path / "t.jsonl", records(4, first=100))))
+    assert (len(apart.train), len(apart.test)) == (60, 4)
+
+
+def test_every_seed_has_its_own_split(tokenizer: str, tmp_path: Path) -> None:
+    """With `split_seed = "run"`, a seed's parts are those that it would give as the split_seed of all."""
+    file = str(write_lines(tmp_path / "mine.jsonl", records(60)))
+    for chosen in ({}, {"evaluate": "validation"}, {"samples": 30}):
+        whole = load(tokenizer, file=file, split_seed="run", **chosen)
+        assert whole.split is not None
+        for seed in (0, 5):
+            alone, (train, tested) = load(tokenizer, file=file, split_seed=seed, **chosen), whole.split(seed)
+            assert alone.split is None
+            assert torch.equal(whole.train.take(train).inputs, alone.train.inputs)
+            assert torch.equal(whole.test.take(tested).targets, alone.test.targets)
+            assert torch.equal(whole.test.take(tested).category, alone.test.category)
+    assert load(tokenizer, file=file, split_seed="run", test=0.0).test is None
+    with pytest.raises(ConfigError, match=r"split_seed: 'never' given; it must be a whole number or 'run'"):
+        load(tokenizer, file=file, split_seed="never")
+
+
+def test_names_of_categories(tokenizer: str, tmp_path: Path) -> None:
+    """Those of other columns are refused; what has no category is with those that are called other, if there are."""
+    for name in ("seed", "iteration", "overall"):
+        lines = [{**record, "category": name} for record in records(6)]
+        with pytest.raises(DataError, match=f"a category is called '{name}'; that is a column of perplexity.csv"):
+            load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)))
+    lines = [{**record, "category": name} for record, name in zip(records(6), ("phases", "other", "") * 2, strict=True)]
+    whole = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)), test=0.0, validation=0.0).train
+    assert whole.categories == ("other", "phases")
+    assert whole.category.tolist() == [1, 0, 0] * 2
+
+
+def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
+    """Each client has what its own file holds, all of it; the file for `test` is evaluated on."""
+    for client, size in enumerate((3, 5, 4)):
+        write_lines(tmp_path / f"{client}.jsonl", records(size, first=10 * client))
+    write_lines(tmp_path / "test.jsonl", records(6, first=90))
+    pattern = {"instructions": {"file": "{client}.jsonl", "max_length": 64}}
+    dataset = data.load(pattern, base=tmp_path, clients=3, tokenizer=tokenizer)
+    assert [part.tolist() for part in dataset.clients] == [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9, 10, 11]]
+    assert len(dataset.test) == 6
+    with pytest.raises(DataError, match=r"3\.jsonl: there is no such file"):
+        data.check(pattern, base=tmp_path, clients=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({}, ConfigError, "problem.dataset.instructions.file: missing"),
+        ({"file": "no.jsonl"}, DataError, "no.jsonl: there is no such file"),
+        ({"file": "mine.jsonl", "max_length": 1}, ConfigError, "max_length: 1 given"),
+        (
+            {"file": "mine.jsonl", "template": "Q:"},
+            ConfigError,
+            "problem.dataset.instructions.template: 'Q:' given; it must have {instruction} in it",
+        ),
+        ({"file": "mine.jsonl", "fields": {"respones": "a"}}, ConfigError, "did you mean 'response'?"),
+        (
+            {"file": "mine.jsonl", "test": 0.5, "validation": 0.5},
+            ConfigError,
+            "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; together they must be below 1",
+        ),
+        ({"file": "mine.jsonl", "maximum": 3}, ConfigError, "unknown key"),
+        ({"file": []}, ConfigError, "problem.dataset.instructions.file: [] given; it must be a file"),
+        ({"file": ["mine.jsonl"], "samples": 5}, ConfigError, "samples: 5 given, but with one file per client nothing"),
+        (
+            {"file": "mine.jsonl", "test_file": "mine.jsonl", "evaluate": "validation"},
+            ConfigError,
+            "evaluate: 'validation' given, but with a test_file nothing is split",
+        ),
+        (
+            {"file": "mine.jsonl", "template": "{instruction} {contxt}"},
+            ConfigError,
+            "template: has {contxt} in it; it can have {instruction} and {context}; did you mean 'context'?",
+        ),
+    ],
+)
+def test_bad_settings(tokenizer: str, tmp_path: Path, arguments: dict[str, Any], error: type, said: str) -> None:
+    """Each is refused in one line, by its key."""
+    write_lines(tmp_path / "mine.jsonl", records(10))
+    with pytest.raises(error) as caught:
+        data.load({"instructions": arguments}, base=tmp_path, tokenizer=tokenizer)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("template", "Q:"), ("validation", 0.95)])
+def test_the_key_of_a_wrong_setting_is_whole(monkeypatch: pytest.MonkeyPatch, key: str, value: Any) -> None:
+    """Dolly's settings are under its own name, as a person wrote them."""
+    lines = "\n".join(map(json.dumps, records(10))).encode()
+    monkeypatch.setattr(data.files, "read", lambda name: {"dolly": lines})
+    with pytest.raises(ConfigError, match=rf"^problem\.dataset\.dolly\.{key}: {value!r} "):
+        data.load({"dolly": {key: value}}, tokenizer="never read")
+
+
+def test_texts_are_divided_by_their_categories(tokenizer: str, tmp_path: Path) -> None:
+    """As images by their labels: a category's records go to the clients in Dirichlet shares, or by shards."""
+    made = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(200))]
+    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
+    kinds = texts.kinds
+    assert kinds is not None
+    assert texts.train.categories == ("a", "b")
+    one, other = data.partition({"shards": 1}, texts, n=2, seed=0)
+    assert {*kinds[one]} | {*kinds[other]} == {0, 1}
+    assert len({*kinds[one]}) == len({*kinds[other]}) == 1
+    apart = {
+        str(spec): data.heterogeneity(data.partition(spec, texts, n=4, seed=0), kinds)
+        for spec in ("iid", {"dirichlet": 0.1}, {"dirichlet-clients": 0.1})
+    }
+    assert 3 * apart.pop("iid") < min(apart.values())
+
+
+def test_texts_without_categories_have_nothing_to_divide(tokenizer: str, tmp_path: Path) -> None:
+    """What is said can be done: evenly, or in shares of different size."""
+    made = [{k: v for k, v in record.items() if k != "category"} for record in records(20)]
+    texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
+    for spec in ({"dirichlet": 0.3}, {"dirichlet-clients": 0.3}, "shards"):
+        said = r"is text without categories; use 'iid' or 'quantity', or give every client a file of its own$"
+        with pytest.raises(ConfigError, match=said):
+            data.partition(spec, texts, n=3, seed=0)
+    for spec in ("iid", {"quantity": 0.3}):
+        assert sum(map(len, data.partition(spec, texts, n=3, seed=0))) == len(texts.train)
+
+
+def test_only_categories_that_are_tested_are_measured(tokenizer: str, tmp_path: Path) -> None:
+    """Breaks if perplexity.csv has columns of nothing, which processes, that read a test file alone, do not have."""
+    train = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(6))]
+    files = {"file": str(write_lines(tmp_path / "mine.jsonl", train))}
+    tested = [{**record, "category": "b"} for record in records(2)]
+    texts = load(tokenizer, **files, test_file=str(write_lines(tmp_path / "test.jsonl", tested)))
+    assert texts.test is not None
+    assert (texts.train.categories, texts.test.categories) == (("a", "b"), ("b",))
+    assert texts.test.category.tolist() == [0, 0]
+    few = load(
+        tokenizer, file=str(write_lines(tmp_path / "few.jsonl", [*train * 10, {**train[0], "category": "rare"}]))
+    )
+    assert few.test is not None
+    assert few.train.categories == ("a", "b", "rare")
+    assert few.test.categories == ("a", "b")
+
+
+def test_text_needs_a_language_model(tmp_path: Path) -> None:
+    """Without a tokenizer there are no tokens."""
+    write_lines(tmp_path / "mine.jsonl", records(3))
+    with pytest.raises(ConfigError, match="is text, for a language model"):
+        data.load({"instructions": "mine.jsonl"}, base=tmp_path)
+
+
+def test_no_line_at_all() -> None:
+    with pytest.raises(DataError, match="one JSON object per line"):
+        parse(b"\n \n", "mine")
+
+
+def test_dolly(tokenizer: str, real_data: Path) -> None:
+    """All 15,011 published records of eight categories, each with its share of the test part."""
+    if not (real_data / "dolly").is_dir():
+        pytest.skip(f"{real_data} has no dolly")
+    with pytest.warns(RuntimeWarning, match="dolly: .* of 15011 sequences are left out"):
+        dataset = data.load("dolly", tokenizer=tokenizer)
+    assert len(dataset.test.categories) == 8
+    whole, tested = (torch.bincount(part.category, minlength=8) for part in (dataset.train, dataset.test))
+    assert torch.allclose(tested / whole, torch.full((8,), 1 / 8.0), atol=0.15)

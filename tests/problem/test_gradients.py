@@ -1,0 +1,289 @@
+"""The oracle's gradients against plain torch: one client at a time, an `nn.Module`, `loss.backward()`."""
+
+import pytest
+import torch
+from torch import nn
+
+from depositum.data import Samples
+from depositum.errors import ConfigError
+from depositum.problem import Oracle, Problem, gradients
+from tests.support.oracle_problems import (
+    MODELS,
+    SIZES,
+    FunctionalDropout,
+    begin,
+    make_problem,
+    oracle_of,
+    plain_gradient,
+    plain_model,
+    points,
+    row_buffers,
+)
+
+# Gradients
+
+
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("branching", "spectral")])
+def test_minibatch_gradients_equal_plain_autograd(name, backend):
+    """Row by row, at different points and on different samples, two trials at once; 1e-12."""
+    oracle = oracle_of(name, seeds=(0, 1), backend=backend)
+    x, batch = points(oracle), oracle.sample()
+    before = [row_buffers(oracle, row) for row in range(oracle.rows)]
+    g = oracle.grad(x, batch)
+    assert g.shape == x.shape
+    assert oracle.evaluations == 4
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], before[row]).train()
+        own = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["branching", "spectral"])
+def test_models_that_cannot_be_batched_run_in_the_loop(name):
+    """`auto` finds out by trying; the gradients (and buffers that are assigned, not written to) are plain torch's."""
+    oracle = oracle_of(name)
+    assert oracle.model.backend == "loop"
+    x, batch = points(oracle), oracle.sample()
+    before = [row_buffers(oracle, row) for row in range(oracle.rows)]
+    g = oracle.grad(x, batch)
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], before[row]).train()
+        own = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ConfigError, match="run.backend: 'vmap' given, but the model needs 'loop'"):
+        oracle_of(name, backend="vmap")
+
+
+def test_backends_are_chosen_from_those_that_can_be(monkeypatch):
+    """Breaks if a layout of images is tried for a model that has none, or a loop is preferred to one batched call."""
+    offered = {}
+
+    def choose(run, candidates, rows):
+        offered[rows] = candidates
+        return candidates[0]
+
+    monkeypatch.setattr(gradients, "fastest", choose)
+    monkeypatch.setattr(gradients, "_found", {})
+    assert oracle_of("mlp", seeds=(0,)).model.backend == "vmap"
+    assert oracle_of("cnn", seeds=(0, 1)).model.backend == "vmap"
+    assert list(offered.values()) == [["vmap", "loop"], ["vmap", "channels-last", "loop"]]
+
+
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
+def test_a_batch_at_two_points_updates_buffers_once(backend):
+    """For recursive momentum: the same samples at both points, statistics of the first only."""
+    oracle = oracle_of("residual", backend=backend)
+    x, other, batch = points(oracle), points(oracle, seed=1), oracle.sample()
+    oracle.grad(x, batch)
+    once = {k: b.clone() for k, b in oracle.buffers.items()}
+    second = oracle.grad(other, batch)
+    assert oracle.evaluations == 8
+    for name, buffer in oracle.buffers.items():
+        assert torch.equal(buffer, once[name])
+    assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [1, 1, 1]
+    for row in range(oracle.rows):
+        own = batch.indices[row]
+        model = plain_model(oracle, other[row], row_buffers(oracle, row)).train()
+        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        torch.testing.assert_close(second[row], expected, rtol=1e-12, atol=1e-12)
+    oracle.grad(x, oracle.sample())
+    assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
+def test_buffers_that_are_assigned_are_kept(backend):
+    """`self.seen = self.seen + 1` replaces the tensor instead of writing to it; each row still counts its own."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+            self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+        def forward(self, x):
+            if self.training:
+                self.seen = self.seen + x.detach().sum()
+            return self.linear(x)
+
+    problem = make_problem(Counting())
+    oracle = Oracle(problem, 4, dtype=torch.float64, backend=backend)
+    totals = torch.zeros(3, dtype=torch.float64)
+    for t in range(3):
+        begin(oracle, t)
+        batch = oracle.sample()
+        oracle.grad(oracle.start(), batch)
+        totals += problem.train.inputs[batch.indices].sum((1, 2))
+    torch.testing.assert_close(oracle.buffers["seen"], totals)
+    model = problem.averaged_model(oracle.start()[0], {k: b[0] for k, b in oracle.average_buffers().items()})
+    torch.testing.assert_close(model.seen, totals.mean())
+
+
+def test_dropout_is_a_function_of_seed_client_and_iteration():
+    """Reproducible, different across clients and iterations, the same for one batch evaluated twice."""
+    model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
+    problem = make_problem(model, sizes=(5, 5, 5), seeds=(0, 1))
+    same = Samples(problem.train.inputs[:1].expand(15, -1), problem.train.targets[:1].expand(15))
+    problem = Problem(model, problem.loss, same, problem.trials)  # all samples alike: only the masks differ
+
+    def gradients(oracle, t):
+        begin(oracle, t)
+        batch = oracle.sample()
+        first = oracle.grad(oracle.start()[:1].expand(oracle.rows, -1), batch)
+        again = oracle.grad(oracle.start()[:1].expand(oracle.rows, -1), batch)
+        assert torch.equal(first, again)
+        return first
+
+    oracle = Oracle(problem, 2, dtype=torch.float64)
+    assert oracle.model.backend == "loop"
+    torch.manual_seed(0)
+    one, two = gradients(oracle, 1), gradients(oracle, 2)
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3), drawn)  # torch's own generator was left as it was
+    every = torch.cat([one, two])
+    assert len(torch.unique(every, dim=0)) == 12
+    other = Oracle(problem, 2, dtype=torch.float64, clients=[1, 2])
+    torch.manual_seed(17)
+    assert torch.equal(gradients(other, 2), two.view(2, 3, -1)[:, 1:].reshape(4, -1))
+    assert torch.equal(gradients(other, 1), one.view(2, 3, -1)[:, 1:].reshape(4, -1))
+
+
+def test_dropout_is_off_in_evaluation():
+    """Full gradients and losses are those of the model in evaluation mode."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    oracle = Oracle(make_problem(model), 2, dtype=torch.float64)
+    x = points(oracle)
+    full = oracle.full_grad(x)
+    for row, part in enumerate(oracle.problem.trials[0].parts):
+        plain = plain_model(oracle, x[row], {}).eval()
+        expected = plain_gradient(plain, oracle.problem.train.inputs[part], oracle.problem.train.targets[part])
+        torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_randomness_without_a_module_for_it_is_found_out():
+    """`F.dropout` in a person's forward: detected by torch's generator having moved, and seeded like any other."""
+    oracle = Oracle(make_problem(FunctionalDropout()), 4, dtype=torch.float64)
+    assert oracle.model.random
+    assert oracle.model.backend == "loop"
+    x, batch = points(oracle), oracle.sample()
+    torch.manual_seed(1)
+    first = oracle.grad(x, batch)
+    torch.manual_seed(2)
+    assert torch.equal(oracle.grad(x, batch), first)
+    with pytest.raises(ConfigError, match="run.backend"):
+        Oracle(make_problem(FunctionalDropout()), 4, backend="vmap")
+
+
+def test_choosing_a_backend_draws_nothing():
+    """Building an oracle leaves torch's generator, the person's model and its buffers as they are."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    oracle = Oracle(make_problem(model), 2)
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert oracle.buffers["1.num_batches_tracked"].tolist() == [0, 0, 0]
+
+
+# Full gradients
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("per_pass", [1, 5, 7, 12, 1000])
+@pytest.mark.parametrize("name", ["linear", "residual"])
+def test_full_gradients_are_means_over_own_samples(name, per_pass, weighting):
+    """Unequal clients, any chunking, evaluation mode; with sample shares, times n·N_i/N."""
+    oracle = oracle_of(name, seeds=(0, 1), weighting=weighting)
+    begin(oracle, 1)
+    oracle.grad(oracle.start(), oracle.sample())  # batch norm has seen something
+    before = {k: b.clone() for k, b in oracle.buffers.items()}
+    oracle.samples_per_pass = per_pass
+    begin(oracle, 2)
+    x = points(oracle)
+    full = oracle.full_grad(x)
+    assert oracle.evaluations == sum(SIZES) / 3
+    assert all(torch.equal(b, before[k]) for k, b in oracle.buffers.items())
+    parts = [part for trial in oracle.problem.trials for part in trial.parts]
+    for row, part in enumerate(parts):
+        model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
+        share = 3 * len(part) / sum(SIZES) if weighting == "samples" else 1.0
+        expected = share * plain_gradient(model, oracle.problem.train.inputs[part], oracle.problem.train.targets[part])
+        torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_full_batch_is_the_full_gradient():
+    oracle = oracle_of("mlp", batch_size="full")
+    x = points(oracle)
+    assert torch.equal(oracle.grad(x, oracle.sample()), oracle.full_grad(x))
+
+
+def test_sample_shares_make_the_uniform_average_the_pooled_gradient():
+    """Σ (1/n) n·N_i/N ∇f_i is the gradient over all samples; for mini-batches the scale is the same."""
+    pooled = oracle_of("mlp", weighting="samples")
+    uniform = oracle_of("mlp", weighting="uniform")
+    x = points(pooled)[:1].expand(3, -1)
+    model = plain_model(pooled, x[0], {})
+    expected = plain_gradient(model, pooled.problem.train.inputs, pooled.problem.train.targets)
+    torch.testing.assert_close(pooled.full_grad(x).mean(0), expected, rtol=1e-12, atol=1e-12)
+    shares = torch.tensor(SIZES, dtype=torch.float64)[:, None] * 3 / sum(SIZES)
+    torch.testing.assert_close(pooled.grad(x, pooled.sample()), shares * uniform.grad(x, uniform.sample()))
+
+
+def test_minibatch_gradients_are_unbiased():
+    """The mean over 400 batches is the full gradient, within five standard errors (Assumption 3)."""
+    oracle = oracle_of("linear", batch_size=4)
+    x = points(oracle)
+    draws = []
+    for t in range(400):
+        begin(oracle, t)
+        draws.append(oracle.grad(x, oracle.sample()))
+    draws = torch.stack(draws)
+    error = (draws.mean(0) - oracle.full_grad(x)).abs() / (draws.std(0) / 400**0.5)
+    assert error.max() < 5
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("per_pass", [1, 300, 700, 100_000])
+@pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
+def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weighting):
+    """∇f(x_i) of f = (1/n) Σ_j f_j, with each trial's own partition and each row's own buffers."""
+    oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
+    oracle.grad(oracle.start(), oracle.sample())
+    oracle.samples_per_pass = per_pass
+    x = points(oracle)
+    found = oracle.global_grad(x)
+    train = oracle.problem.train
+    for row in range(oracle.rows):
+        model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
+        expected = torch.zeros_like(x[row])
+        for part in oracle.problem.trials[row // 3].parts:
+            share = len(part) / sum(SIZES) if weighting == "samples" else 1 / 3
+            expected += share * plain_gradient(model, train.inputs[part], train.targets[part])
+        torch.testing.assert_close(found[row], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_clients_that_agree_are_evaluated_once(monkeypatch):
+    """After a mean, ∇f(x_i) costs one client's gradient per trial; with buffers that differ, as many as before."""
+    oracle = oracle_of("residual", seeds=(0, 1), backend="vmap")
+    x = points(oracle)[[0, 0, 0, 3, 3, 3]]
+    asked = []
+    plain = oracle.model.gradients
+    monkeypatch.setattr(oracle.model, "gradients", lambda z, *a, **k: asked.append(len(z)) or plain(z, *a, **k))
+    together = oracle.global_grad(x)
+    assert set(asked) == {2}
+    asked.clear()
+    monkeypatch.setattr(oracle, "_agree", lambda _: False)
+    torch.testing.assert_close(together, oracle.global_grad(x), rtol=1e-12, atol=1e-12)
+    assert set(asked) == {6}
+    monkeypatch.undo()
+    oracle.grad(x, oracle.sample())
+    assert not oracle._agree(x)

@@ -1,0 +1,157 @@
+"""What a person looks at: the tables and the progress."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import depositum as dp
+from depositum.engines import Loop, Simulator
+from depositum.report import ProgressBar, comparison
+from depositum.report.progress import SweepProgress
+from depositum.report.tables import cell, duration, size
+from tests.engines.test_simulator import N, seeded_problem
+from tests.support.small_histories import history
+from tests.support.small_runs import train, write_config
+
+# Tables
+
+
+def rendered(runs: dict[str, pd.DataFrame], width: int = 80) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    for table in [comparison(runs, width)]:
+        console.print(table)
+    return out.getvalue()
+
+
+def test_summary_is_of_the_last_record_of_each_seed() -> None:
+    """Mean ± sample standard deviation of (1, 2, 3)·41: 82 ± 41; a seed that ended earlier counts with its last."""
+    frame = history()
+    text = rendered({"run": frame})
+    assert "82.0000 ± 41.0000" in text
+    ended = frame[(frame.seed < 2) | (frame.iteration <= 10)]  # the third seed's last value is 3·11 = 33
+    assert f"{np.mean([41, 82, 33]):.4f} ± {np.std([41, 82, 33], ddof=1):.4f}" in rendered({"run": ended})
+
+
+def test_summary_leaves_out_what_nobody_measured() -> None:
+    text = rendered({"run": history()})
+    assert "test accuracy" in text
+    assert "test loss" not in text
+
+
+@pytest.mark.parametrize("width", [40, 48, 60, 72, 80, 120])
+@pytest.mark.parametrize("runs", [1, 2, 4, 9])
+def test_summary_fits_a_terminal(runs: int, width: int) -> None:
+    """No line is wider than the terminal, and every name and number can be found in one piece."""
+    text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)}, width)
+    assert max(map(len, text.splitlines())) <= width
+    for k in range(runs):
+        assert f"run-{k}" in text
+        assert f"{82 * (1.0 + k):.4f}" in text
+
+
+def test_narrow_summaries_are_one_below_the_other_and_the_best_is_first() -> None:
+    text = rendered({f"run-{k}": history(scale=k) for k in (1.0, 3.0, 2.0)}, width=40)
+    assert [line.split()[2] for line in text.splitlines() if "run-" in line] == ["run-3.0", "run-2.0", "run-1.0"]
+    assert text.count("test accuracy %") == 3
+
+
+def test_names_are_not_markup() -> None:
+    """Rich would swallow what looks like its markup."""
+    assert "a[bold]b" in rendered({"a[bold]b": history()})
+
+
+def test_cells() -> None:
+    assert cell(pd.Series([0.5]), "percent") == "50.00"
+    assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
+    assert cell(pd.Series([np.nan]), "{:.4f}") == "–"
+    assert cell(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
+    assert cell(pd.Series([1.0, 3.0]), "mean {:.2f}") == "2.00"
+    assert cell(pd.Series([1e24]), "{:.4f}") == "1.0e+24"
+    assert [size(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "5.0 GiB",
+        "3072.0 TiB",
+    ]
+    assert [duration(s) for s in (1.26, 59.94, 59.96, 61, 3600, 7384)] == [
+        "1.3 s",
+        "59.9 s",
+        "1 min 0 s",
+        "1 min 1 s",
+        "1 h 0 min",
+        "2 h 3 min",
+    ]
+
+
+# Progress
+
+
+def test_progress_without_a_terminal(tmp_path: Path) -> None:
+    """One plain line per evaluation at most, and none at all in a run too short to wait for."""
+    config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]})
+    out = io.StringIO()
+    result, _ = train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80), quiet_seconds=0.0))
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == [f"{t}/20" for t in (0, 4, 8, 12, 16, 20)]
+    last = result.history.frame.query("iteration == 20")
+    assert f"loss {last.train_loss.mean():.4f}  accuracy {last.test_accuracy.mean():.2%}" in lines[-1]
+    assert lines[-1].endswith("0.0 s left")
+    assert "\x1b" not in out.getvalue()
+    silent = io.StringIO()
+    train(config, tmp_path / "b", ProgressBar(Console(file=silent, width=80)))
+    assert silent.getvalue() == ""
+
+
+def test_compiling_is_said() -> None:
+    """A minute without a word looks like a program that hangs; two kinds of step are one line."""
+    out = io.StringIO()
+    progress = ProgressBar(Console(file=out, width=80))
+    simulator = Simulator(seeded_problem((0,)), dp.ring(N), dp.Depositum(0.1, 0.5), batch_size=4)
+    loop = Loop(simulator, 4, callbacks=[progress])
+    for _ in range(2):
+        progress.on_compile(loop)
+    assert out.getvalue() == "compiling the iterations, up to a minute\n"
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """The bar counts to the end, and is taken away again with the cursor given back."""
+    config = write_config(tmp_path / "c.toml")
+    out = io.StringIO()
+    train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80, force_terminal=True)))
+    assert "20/20" in out.getvalue()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+
+
+def test_progress_of_a_sweep() -> None:
+    """A line when a group begins, with what is done so far; a group that ended early counts as done."""
+    out = io.StringIO()
+    sweep = SweepProgress(Console(file=out, width=80), quiet_seconds=0.0)
+    sweep.begin("mine, sweep", 100.0)
+    sweep.group("digits linear", 2, 40.0)
+    sweep.advance(10.0)
+    sweep.advance(10.0)
+    sweep.group("digits mlp", 1, 60.0)
+    sweep.advance(1000.0)
+    sweep.end()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "mine, sweep: digits linear, 2 cells: 0% done"
+    assert [line.split(": ")[2].split(" ")[0] for line in lines] == ["0%", "10%", "20%", "40%", "100%"]
+    assert "left" in lines[1]
+
+
+def test_progress_of_a_sweep_on_a_terminal() -> None:
+    """The bar is taken away again, with the cursor given back."""
+    out = io.StringIO()
+    sweep = SweepProgress(Console(file=out, width=80, force_terminal=True))
+    sweep.begin("mine", 2.0)
+    sweep.group("digits linear", 1, 2.0)
+    sweep.advance(2.0)
+    sweep.end()
+    assert "digits linear" in out.getvalue()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")

@@ -1,0 +1,203 @@
+"""A seed that leaves the finite numbers: said, its last finite state kept, and the others go on."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from depositum import models
+from depositum.engines import Callback, Loop
+from depositum.runs import build_simulator, load
+from depositum.runs.checkpoint import CURRENT
+from depositum.runs.folder import read_history
+from tests.support import processes_runs
+from tests.support.processes_launch import launch
+from tests.support.small_runs import Killed, KilledAt, Short, files, outcome, train, write_config
+
+
+def regression(folder: Path) -> str:
+    """Twelve samples of y = 0; squared error of a linear model is a quadratic, which a large stepsize blows up."""
+    x = np.linspace(-1, 1, 12)[:, None]
+    np.savez(folder / "line.npz", x=x, y=np.zeros(12))
+    return "line.npz"
+
+
+#: One weight that starts at 0.1 or at 1000, as the seed has it; the loss is w⁶/2, so that 1000 is too far to come back.
+SIXTH_POWER = """
+import torch
+from torch import nn
+
+class Power(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.where(torch.rand(1) < 0.5, 0.1, 1000.0))
+
+    def forward(self, x):
+        return self.w**3 + 0 * x
+
+def power(shape, classes):
+    return Power()
+"""
+
+
+def finite(folder: Path) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / CURRENT).values())
+
+
+def test_divergence_is_said_and_the_finite_state_kept(tmp_path: Path) -> None:
+    """α far beyond 2/L: the iteration, client and variable are the first that are not finite, by another count."""
+    config = write_config(
+        tmp_path / "c.toml",
+        problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0},
+        algorithm={"alpha": 1e6},
+        run={"batch_size": "full", "period": 1, "steps": 50, "evaluate_every": 5, "checkpoint_every": 5},
+        metrics={"costly_every": 5},
+    )
+    result, _ = train(config, tmp_path / "run")
+    (divergence,) = result.diverged
+
+    simulator = build_simulator(load(config), tmp_path)
+    simulator.start()
+    found = None
+    while found is None:
+        simulator.step()
+        for variable in ("x", "y", "nu"):
+            bad = ~torch.isfinite(getattr(simulator.state, variable)).all(1)
+            if found is None and bad.any():
+                found = (0, simulator.t, int(bad.nonzero()[0]), variable)
+    assert tuple(divergence) == found
+    assert str(divergence) == (
+        f"seed 0 diverged: {found[3]} of client {found[2]} is not finite at iteration {found[1]}"
+    )
+    assert found[1] > 5, "there should be a checkpoint before it"
+    assert finite(tmp_path / "run")
+    assert finite_model(tmp_path / "run")
+
+    # The trace ends before it, and running again changes nothing.
+    last = (tmp_path / "run" / "consensus.csv").read_text().splitlines()[-1]
+    assert last.split(",")[1] == str(found[1] - 1)
+    before = files(tmp_path / "run")
+    again, said = train(config, tmp_path / "run")
+    assert said == [f"{tmp_path / 'run'}: nothing to do, every seed has diverged"]
+    assert again.diverged == [divergence]
+    assert files(tmp_path / "run") == before
+
+
+def finite_model(folder: Path) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / "model.safetensors").values())
+
+
+@pytest.fixture
+def half_diverging(tmp_path: Path) -> tuple[Path, int, int]:
+    """A configuration of two seeds, and which of them diverges and which does not."""
+    config = write_config(
+        tmp_path / "c.toml",
+        problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0, "model": "sixth:power"},
+        run={"dtype": "float64", "period": 2},
+    )
+    (tmp_path / "sixth.py").write_text(SIXTH_POWER)
+    starts = {
+        seed: models.build("sixth:power", (1,), 1, seed, tmp_path).get_parameter("w").item() for seed in range(20)
+    }
+    bad = next(seed for seed, w in starts.items() if w > 1)
+    good = next(seed for seed, w in starts.items() if w < 1)
+    text = config.read_text().replace("[run]", f"[run]\nseeds = [{bad}, {good}]")
+    config.write_text(text)
+    return config, bad, good
+
+
+def test_other_seeds_go_on(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """The seed that diverges stops there; the other's trajectory is that of running alone."""
+    config, bad, good = half_diverging
+    result, _ = train(config, tmp_path / "both")
+    alone, _ = train(config, tmp_path / "alone", overrides=(f"run.seeds=[{good}]",))
+    assert [d.seed for d in result.diverged] == [bad]
+    assert (result.snapshot.t, result.finished) == (20, True)
+    assert finite(tmp_path / "both")
+    together = result.snapshot.rows_of([good])
+    for name, rows in alone.snapshot.tensors.items():
+        torch.testing.assert_close(together[name], rows, rtol=1e-12, atol=1e-15)
+    frame = read_history(tmp_path / "both")
+    assert frame[frame.seed == bad]["iteration"].tolist() == [0]
+    mine, other = frame[frame.seed == good].reset_index(drop=True), read_history(tmp_path / "alone")
+    assert mine["iteration"].tolist() == other["iteration"].tolist() == [0, 4, 8, 12, 16, 20]
+    np.testing.assert_allclose(mine["train_loss"], other["train_loss"], rtol=1e-12)
+    assert (tmp_path / "both" / "model.safetensors").exists()
+    assert (tmp_path / "both" / f"model.seed-{good}.safetensors").exists()
+
+
+def test_a_seed_diverges_in_a_half_of_its_own(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """Where seeds do not fit the memory together, it ends there just so, and the other half begins all the same."""
+    config, bad, _ = half_diverging
+    at_once, _ = train(config, tmp_path / "both")
+    result, _ = train(config, tmp_path / "halves", Short(1))
+    assert [d.seed for d in result.diverged] == [bad]
+    assert (result.snapshot.t, result.finished, result.diverged) == (20, True, at_once.diverged)
+    columns = ["seed", "iteration"]
+    ours, theirs = (read_history(tmp_path / name)[columns] for name in ("halves", "both"))
+    assert ours.equals(theirs)
+    again, said = train(config, tmp_path / "halves")
+    assert said == [f"{tmp_path / 'halves'}: nothing to do, 20 iterations are done"]
+    assert again.diverged == at_once.diverged
+
+
+def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """All ranks agree where, the other seed goes on, and what is kept is what the simulator keeps; once more, too."""
+    config, bad, _ = half_diverging
+    out = tmp_path / "out"
+    result, _ = train(config, tmp_path / "simulated")
+    said = launch(processes_runs.run, 2, str(config), "--out", str(out))
+    assert [s.code for s in said] == [2, 2], said
+    assert str(result.diverged[0]) in said[0].err.splitlines()[-1]
+    found, expected = (load_file(folder / "state.safetensors") for folder in (out, tmp_path / "simulated"))
+    for key, value in expected.items():
+        assert torch.allclose(found[key], value, rtol=1e-10, atol=1e-13), key
+    ours, theirs = (read_history(folder)[["seed", "iteration"]] for folder in (out, tmp_path / "simulated"))
+    assert ours.equals(theirs)
+    again = launch(processes_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
+    assert [s.code for s in again] == [2, 2]
+    assert f"seed {bad} diverged" in again[0].err.splitlines()[-1]
+    assert "going on from iteration 20" in again[0].err
+
+
+def test_resuming_after_divergence(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    """The seed that diverged stays stopped, and what it left stays, however often the run is resumed."""
+    config, bad, _ = half_diverging
+    train(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(config, tmp_path / "killed", KilledAt(15))
+    for _ in range(2):
+        result, _ = train(config, tmp_path / "killed")
+    assert [d.seed for d in result.diverged] == [bad]
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+def test_not_finite_from_the_start(tmp_path: Path) -> None:
+    """Gradients that are not finite at x0 are found at iteration 0, not blamed on the first step."""
+    config = write_config(
+        tmp_path / "c.toml",
+        problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0, "model": "sixth:power"},
+    )
+    (tmp_path / "sixth.py").write_text(SIXTH_POWER.replace("1000.0", "1e30").replace("0.1,", "1e30,"))
+    result, _ = train(config, tmp_path / "run")
+    assert [(d.iteration, d.client, d.variable) for d in result.diverged] == [(0, 0, "y")]
+    assert math.isfinite(float(load_file(tmp_path / "run" / "model.safetensors")["w"]))
+
+
+def test_divergence_is_a_moment_of_its_own(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
+    config, bad, good = half_diverging
+    seen: list[tuple[int, tuple[int, ...]]] = []
+
+    class Witness(Callback):
+        def on_divergence(self, loop: Loop, divergence: Any) -> None:
+            seen.append((divergence.seed, loop.engine.problem.seeds))
+
+        def on_end(self, loop: Loop) -> None:
+            seen.append((-1, loop.engine.problem.seeds))
+
+    train(config, tmp_path / "run", Witness())
+    assert seen == [(bad, (bad, good)), (-1, (good,))]

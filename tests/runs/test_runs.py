@@ -1,0 +1,226 @@
+"""What a run leaves in its folder, and the moments at which it asks."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from depositum import models
+from depositum.engines import Callback, Loop
+from depositum.runs import build_simulator, load
+from depositum.runs.reading import dump, parse
+from tests.support.small_runs import Killed, KilledAt, outcome, train, write_config
+
+# What a run leaves
+
+
+def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
+    """Every default is written out; the file is the same configuration, and running it gives the same bytes."""
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[problem]\ndataset = "digits"\n'
+        "[run]\nsteps = 3\n"
+        "[algorithm]\nalpha = { cosine = { start = 0.1, steps = 3 } }\n"
+    )
+    train(config, tmp_path / "first")
+    written = tomllib.loads((tmp_path / "first" / "config.toml").read_text())
+    assert written == {
+        "problem": {
+            "dataset": "digits",
+            "model": {"linear": {"bias": True}},
+            "clients": 10,
+            "weighting": "uniform",
+            "regularizer": "zero",
+            "beta": 1e-5,
+            "holdout": 0.0,
+        },
+        "network": {"topology": {"ring": {"hops": 1}}, "mixing": "metropolis", "drop": 0.0},
+        "algorithm": {
+            "name": "depositum",
+            "alpha": {"cosine": {"start": 0.1, "steps": 3, "end": 0.0}},
+            "gamma": 0.5,
+            "momentum": "polyak",
+            "start": "average",
+        },
+        "run": {
+            "steps": 3,
+            "period": 1,
+            "batch_size": 32,
+            "seeds": [0],
+            "device": "auto",
+            "dtype": "float32",
+            "precision": "auto",
+            "backend": "auto",
+            "compile": "auto",
+            "evaluate_every": 10,
+            "evaluate_from": 0,
+            "checkpoint_every": 100,
+        },
+        "metrics": {"costly_every": 0},
+        "processes": {"timeout": 30.0, "send": "float32", "evaluate": "scalars"},
+    }
+    assert dump(load(tmp_path / "first" / "config.toml")) == dump(load(config))
+    train(tmp_path / "first" / "config.toml", tmp_path / "second")
+    assert outcome(tmp_path / "second") == outcome(tmp_path / "first")
+    assert (tmp_path / "second" / "config.toml").read_text() == (tmp_path / "first" / "config.toml").read_text()
+
+
+def test_config_has_the_defaults_of_what_is_chosen_by_name(tmp_path: Path) -> None:
+    """Written shortly or in full it is the same run, whose defaults a later version may not change unseen."""
+    short = {
+        "problem": {
+            "dataset": {"synthetic": 80},
+            "model": "mlp",
+            "partition": {"dirichlet": 0.5},
+            "regularizer": [{"mcp": 2.0, "on": "*weight"}, {"l1": {}, "on": "*bias"}],
+        },
+        "network": {"topology": "ring"},
+        "algorithm": {"alpha": {"power": 0.3}},
+    }
+    full = {
+        "problem": {
+            "dataset": {"synthetic": {"samples": 80, "features": 20, "classes": 10, "separation": 4.0, "seed": 0}},
+            "model": {"mlp": {"hidden": [128, 64]}},
+            "partition": {"dirichlet": {"theta": 0.5}},
+            "regularizer": [{"mcp": {"lam": 2.0, "theta": 5.0}, "on": "*weight"}, {"l1": {}, "on": "*bias"}],
+        },
+        "network": {"topology": {"ring": {"hops": 1}}},
+        "algorithm": {"alpha": {"power": {"start": 0.3, "power": 0.5, "offset": 1.0}}},
+    }
+    written = tomllib.loads(dump(parse(short)))
+    for section, keys in full.items():
+        assert {key: written[section][key] for key in keys} == keys
+    assert dump(parse(full)) == dump(parse(short)) == dump(parse(written))
+
+
+@pytest.mark.parametrize("model", ["linear", "own_model:normalised"])
+def test_averaged_model_gives_the_recorded_accuracy(tmp_path: Path, model: str) -> None:
+    """The file loads strictly into the plain module, one per seed, and is the model that the history speaks of."""
+    config = write_config(
+        tmp_path / "c.toml", problem={"model": model}, run={"seeds": [2, 5], "dtype": "float64", "checkpoint_every": 50}
+    )
+    result, _ = train(config, tmp_path / "run")
+    problem = build_simulator(load(config), tmp_path).problem
+    test = problem.test
+    assert test is not None
+    names = {2: "model.safetensors", 5: "model.seed-5.safetensors"}
+    assert {p.name for p in (tmp_path / "run").glob("model*")} == set(names.values())
+    for seed, name in names.items():
+        plain = models.build(model, (4,), 3, seed=9, base=tmp_path).double().eval()
+        plain.load_state_dict(load_file(tmp_path / "run" / name), strict=True)
+        with torch.no_grad():
+            outputs = plain(test.inputs.double())
+        accuracy = (outputs.argmax(1) == test.targets).double().mean()
+        loss = torch.nn.functional.cross_entropy(outputs, test.targets)
+        last = result.history.last(seed)
+        assert last is not None
+        assert last["iteration"] == 20
+        assert float(accuracy) == pytest.approx(last["test_accuracy"], abs=1e-12)
+        assert float(loss) == pytest.approx(last["test_loss"], rel=1e-9)
+
+
+def test_models_are_there_whenever_the_run_is_finished(tmp_path: Path) -> None:
+    """Killed after the last checkpoint, a run is finished: it will not be run again, so nothing may be missing."""
+    config = write_config(tmp_path / "c.toml")
+    train(config, tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(config, tmp_path / "killed", KilledAt(20, "on_checkpoint"))
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+def test_files_are_as_readable_as_others(tmp_path: Path) -> None:
+    """Others who may read a folder may read its tensors too."""
+    config = write_config(tmp_path / "c.toml", run={"steps": 1})
+    train(config, tmp_path / "run")
+    assert len({path.stat().st_mode for path in (tmp_path / "run").iterdir()}) == 1
+
+
+def test_what_is_not_trained_is_the_same_in_every_batch_of_seeds(tmp_path: Path) -> None:
+    """Frozen random parameters are shared by all seeds, so seed 1 alone must have those of seeds 0 and 1 together."""
+    config = write_config(tmp_path / "c.toml", problem={"model": "frozen:features"}, run={"dtype": "float64"})
+    (tmp_path / "frozen.py").write_text(
+        "from torch import nn\n"
+        "def features(shape, classes):\n"
+        "    model = nn.Sequential(nn.Linear(shape[0], 6), nn.Tanh(), nn.Linear(6, classes))\n"
+        "    model[0].requires_grad_(False)\n"
+        "    return model\n"
+    )
+    both, _ = train(config, tmp_path / "both", overrides=("run.seeds=[1, 0]",))
+    alone, _ = train(config, tmp_path / "alone", overrides=("run.seeds=[1]",))
+    torch.testing.assert_close(both.snapshot.rows_of([1])["x"], alone.snapshot.tensors["x"], rtol=1e-12, atol=1e-14)
+
+
+def test_stationarity_where_the_schedule_ends_at_zero(tmp_path: Path) -> None:
+    """G^α is not defined for α = 0: it is left out there, and does not spoil the running mean."""
+    config = write_config(tmp_path / "c.toml", algorithm={"alpha": {"cosine": {"start": 0.2, "steps": 20}}})
+    result, _ = train(config, tmp_path / "run")
+    frame = result.history.frame
+    measured = frame[frame["gradient_error"].notna()]
+    assert measured["iteration"].tolist() == [0, 8, 16, 20]
+    assert measured["stationarity"].notna().tolist() == [True, True, True, False]
+    assert "nan" not in (tmp_path / "run" / "history.csv").read_text()
+    assert frame["stationarity"].dropna().mean() == pytest.approx(frame["stationarity_mean"].dropna().iloc[-1])
+
+
+# Callbacks
+
+
+def test_callbacks_are_asked_in_order(tmp_path: Path) -> None:
+    moments: list[tuple[str, int]] = []
+
+    class Witness(Callback):
+        def on_start(self, loop: Loop) -> None:
+            moments.append(("start", loop.t))
+
+        def on_step(self, loop: Loop) -> None:
+            moments.append(("step", loop.t))
+
+        def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
+            assert [r["iteration"] for r in records] == [loop.t] * 2
+            assert [r["seed"] for r in records] == [0, 1]
+            moments.append(("evaluation", loop.t))
+
+        def on_trace(self, loop: Loop, errors: list[tuple[int, int, float]]) -> None:
+            moments.extend(("trace", t) for seed, t, _ in errors if seed == 0)
+
+        def on_checkpoint(self, loop: Loop) -> None:
+            assert loop.snapshot.t == loop.t
+            moments.append(("checkpoint", loop.t))
+
+        def on_end(self, loop: Loop) -> None:
+            moments.append(("end", loop.t))
+
+    changes = {"steps": 4, "evaluate_every": 2, "checkpoint_every": 3, "seeds": [0, 1]}
+    train(write_config(tmp_path / "c.toml", run=changes), tmp_path / "run", Witness())
+    assert moments == [
+        ("start", 0),
+        ("evaluation", 0),
+        ("step", 1),
+        ("step", 2),
+        ("trace", 1),
+        ("trace", 2),
+        ("evaluation", 2),
+        ("step", 3),
+        ("trace", 3),
+        ("checkpoint", 3),
+        ("step", 4),
+        ("trace", 4),
+        ("evaluation", 4),
+        ("checkpoint", 4),
+        ("end", 4),
+    ]
+
+
+def test_callbacks_end_even_when_one_fails(tmp_path: Path) -> None:
+    """A progress bar must give the terminal back, and a tracker write its last lines, whatever happens."""
+    ended: list[int] = []
+
+    class Ends(Callback):
+        def on_end(self, loop: Loop) -> None:
+            ended.append(loop.t)
+
+    with pytest.raises(Killed):
+        train(write_config(tmp_path / "c.toml"), tmp_path / "run", KilledAt(3), Ends())
+    assert ended == [3]

@@ -1,0 +1,199 @@
+"""Several configurations as rows of one matrix: each must come out as if it had run alone, in every file it leaves."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from depositum.algorithms import ALGORITHMS
+from depositum.algorithms.columns import numbers
+from depositum.engines import Callback, Loop
+from depositum.errors import DepositumError, RunError
+from depositum.runs import cells as cells_module
+from depositum.runs import checkpoint, execute, parse
+from depositum.runs.cells import execute_cells, together
+from tests.algorithms.test_all_methods import kind_of
+from tests.support.small_runs import SMALL, files
+from tests.support.small_sweeps import RELATIVE, assert_alike, config, differing, places, sweep
+
+# Whole runs
+
+
+@pytest.mark.parametrize(("dtype", "evaluate_from"), [("float64", 0), ("float32", 1)])
+def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_from: int) -> None:
+    """Every file of every cell, with numbers, β, partition, weighting and seeds of its own.
+
+    A label where a seed belongs, a measure with another cell's α or β, a row in another cell's file: all show here.
+    """
+    configs, loops = sweep(dtype=dtype, evaluate_from=evaluate_from), []
+    assert together(configs) == [[0, 1, 2, 3]]
+    results = execute_cells(configs, places(tmp_path, 4), on_loop=loops.append)
+    assert len(loops) == 1
+    for one, folder, chosen in zip(results, places(tmp_path, 4, "alone"), configs, strict=True):
+        alone = execute(chosen, folder)
+        assert_alike(one, alone, dtype)
+        there, here = (pd.read_csv(result.folder / "consensus.csv") for result in (one, alone))
+        pd.testing.assert_frame_equal(there, here, rtol=RELATIVE[dtype] * 10)
+        saved = checkpoint.read(one.folder / checkpoint.CURRENT)
+        assert saved.seeds == tuple(chosen.run.seeds)
+        assert torch.equal(saved.tensors["x"], one.snapshot.tensors["x"])
+
+
+@pytest.mark.parametrize("method", ["fedmid", "feddr", "prox-dasa-gt", "deepstorm", "feddualavg"])
+def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
+    """Methods with a server, with clocks in their state, and without a stepsize named α."""
+    first = {"name": method, "alpha": 0.1} if method != "prox-dasa-gt" else {"name": method, "a": 0.2}
+    second = {k: v if k == "name" else v / 2 for k, v in first.items()}
+    tables = [{**SMALL, "algorithm": algorithm} for algorithm in (first, second)]
+    configs = [parse({**t, "run": {**SMALL["run"], "dtype": "float64", "backend": "vmap"}}) for t in tables]
+    assert together(configs) == [[0, 1]]
+    for one, chosen, folder in zip(
+        execute_cells(configs, places(tmp_path, 2)), configs, places(tmp_path, 2, "alone"), strict=True
+    ):
+        assert_alike(one, execute(chosen, folder))
+
+
+def test_compiled(tmp_path: Path) -> None:
+    """Columns are constants of a traced iteration; one that was taken for a number would be the first row's for all."""
+    changes: dict[str, Any] = {"dtype": "float64", "steps": 4, "period": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # said where an iteration cannot be compiled
+        fast = execute_cells(differing(**changes, compile="always"), places(tmp_path, 2))
+    plain = execute_cells(differing(**changes, compile="never"), places(tmp_path, 2, "plain"))
+    for one, other in zip(fast, plain, strict=True):
+        torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("compile", ["never", "always"])
+def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
+    """Captured in CUDA graphs, which read the columns where they were: the trajectories of the CPU, to rounding."""
+    changes: dict[str, Any] = {"dtype": "float64", "steps": 40, "compile": compile}
+    gpu = execute_cells(sweep(**{**changes, "device": "cuda"}), places(tmp_path, 4))
+    cpu = execute_cells(sweep(**{**changes, "compile": "never"}), places(tmp_path, 4, "cpu"))
+    for one, other in zip(gpu, cpu, strict=True):
+        torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-9, atol=1e-10)
+
+
+# Groups
+
+
+def test_who_can_run_together() -> None:
+    """Whatever changes the steps or their shapes parts cells; numbers, β, partition, weighting and seeds do not."""
+    alike = [
+        config(),
+        config(algorithm={"alpha": 0.2, "gamma": 0.0}),
+        config(algorithm={"alpha": {"cosine": {"start": 0.1, "steps": 20}}}),
+        config(problem={"beta": 0.0}),
+        config(problem={"partition": "iid"}),
+        config(problem={"partition_seed": 3, "weighting": "samples"}),
+        config(run={"seeds": [4, 5]}),
+    ]
+    assert together(alike) == [list(range(len(alike)))]
+    others = [
+        config(algorithm={"momentum": "nesterov"}),
+        config(algorithm={"start": "local"}),
+        config(problem={"regularizer": "mcp"}),
+        config(problem={"clients": 5}),
+        config(problem={"dataset": "digits"}),
+        config(problem={"holdout": 0.2}),
+        config(problem={"holdout": 0.2, "partition_seed": 1}),
+        config(network={"topology": "complete"}),
+        config(run={"period": 2}),
+        config(run={"batch_size": 5}),
+        config(run={"steps": 21}),
+        config(run={"evaluate_every": 8}),
+        config(run={"evaluate_from": 1}),
+        config(run={"dtype": "float64"}),
+        config(metrics={"costly_every": 0}),
+        config(metrics={"smoothness": "measure"}),
+        config(metrics={"smoothness": "measure"}),
+    ]
+    groups = together([*others, *others[:2]])
+    assert groups == [[0, 17], [1, 18], *([i] for i in range(2, len(others) - 2)), [15, 16]]
+    assert together([alike[0], others[0], alike[1]]) == [[0, 2], [1]]
+    assert together([]) == []
+
+
+def test_choices_that_are_no_numbers_part_cells() -> None:
+    """`None` and a number, or a word and a number, are different steps."""
+    names = [{"name": "dsmt", "chebyshev": False}, {"name": "dsmt", "chebyshev": False, "b": 0.5}]
+    table = {**SMALL, "problem": {**SMALL["problem"], "beta": 0.0}}
+    assert together([parse({**table, "algorithm": algorithm}) for algorithm in names]) == [[0], [1]]
+    keeps = [{"name": "cdproxsgt", "keep": keep} for keep in (0.3, 0.5)]
+    assert together([parse({**SMALL, "algorithm": algorithm}) for algorithm in keeps]) == [[0], [1]]
+
+
+def test_registered_methods_can_all_be_swept() -> None:
+    """Every method has some number by which its cells run together."""
+    assert all(numbers(kind_of(name)) for name in ALGORITHMS)
+
+
+@pytest.mark.parametrize("short", ["estimate", "device", "rows"])
+def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
+    """By an estimate, when the device says so in the midst of a run, or by the rows that are worth it on a CPU."""
+    trials: list[int] = []
+
+    class Short(Callback):
+        def on_checkpoint(self, loop: Loop) -> None:
+            if short == "device" and loop.t > 5 and len(loop.engine.problem.trials) > 4:
+                raise torch.OutOfMemoryError
+
+    if short == "estimate":
+        monkeypatch.setattr(cells_module, "_fits", lambda problem, _: len(problem.trials) <= 4)
+    if short == "rows":
+        monkeypatch.setattr(cells_module, "CPU_ROWS", 16)
+    said: list[str] = []
+    results = execute_cells(
+        sweep(),
+        places(tmp_path, 4),
+        callbacks=[Short()],
+        say=said.append,
+        on_loop=lambda loop: trials.append(len(loop.engine.problem.trials)),
+    )
+    expected = {"estimate": [4, 1 + 3], "device": [8, 4, 4], "rows": [4, 4]}
+    assert trials == expected[short]
+    assert ("4 runs at once do not fit the memory; 2 and 2 instead" in said) == (short != "rows")
+    for one, other in zip(results, execute_cells(sweep(), places(tmp_path, 4, "whole")), strict=True):
+        assert_alike(one, other, "float32")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"problem": {"partition": {"dirichlet": -1.0}}},
+        {"problem": {"beta": 100.0, "regularizer": "mcp"}},
+        {"problem": {"dataset": "digits", "clients": 2000}},
+        {"algorithm": {"gamma": 1.5}},
+    ],
+    ids=["partition", "beta", "clients", "gamma"],
+)
+def test_what_a_run_alone_refuses_is_refused_alike(tmp_path: Path, bad: dict[str, Any]) -> None:
+    """In the same words, and before anything of any cell is written."""
+    good = {section: dict(keys) for section, keys in bad.items()}
+    for section, key in (("problem", "partition"), ("problem", "beta"), ("algorithm", "gamma")):
+        good.get(section, {}).pop(key, None)
+    with pytest.raises(DepositumError) as alone:
+        execute(config(**bad), tmp_path / "alone")
+    with pytest.raises(DepositumError) as among:
+        execute_cells([config(**good), config(**bad)], places(tmp_path, 2))
+    assert str(among.value) == str(alone.value)
+    assert not any(folder.exists() for folder in places(tmp_path, 2))
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    """One folder for two cells, or one that holds another run: nothing is run, and nothing written."""
+    configs = sweep()[:2]
+    with pytest.raises(RunError, match="same folder"):
+        execute_cells(configs, [tmp_path / "a", tmp_path / "a"])
+    execute(configs[0], tmp_path / "b")
+    before = files(tmp_path)
+    with pytest.raises(RunError, match="holds another run"):
+        execute_cells(configs, [tmp_path / "c", tmp_path / "b"])
+    assert files(tmp_path) == before

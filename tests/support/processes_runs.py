@@ -1,0 +1,155 @@
+"""What the processes of the tests of whole runs do: the command line, as torchrun would start it."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import depositum as dp
+from depositum.engines import Callback
+from depositum.engines.processes import ProcessSettings
+from depositum.engines.processes import group as group_module
+from depositum.runs import parts, together
+from tests.support.small_runs import Said, cli
+
+Array = np.ndarray[Any, Any]
+
+
+def run(*arguments: str) -> Said:
+    """`depositum run`; what it said, and its exit code."""
+    return cli("run", *arguments)
+
+
+def run_each(first: list[str], own: list[str]) -> Said:
+    """`depositum run` with arguments of this rank's own after those of all."""
+    return cli("run", *first, *own)
+
+
+def run_slowly(pause: str, *arguments: str) -> Said:
+    """`depositum run` of a model that takes its time."""
+    os.environ["PAUSE"] = pause
+    return cli("run", *arguments)
+
+
+def run_as_version(first: list[str], version: str) -> Said:
+    """`depositum run` of another version of the package."""
+    group_module._versions = lambda: {"version of depositum": version}
+    return cli("run", *first)
+
+
+def run_with_no_one(*arguments: str) -> Said:
+    """`depositum run` as the second of two processes, of which the first is nowhere."""
+    os.environ.update(RANK="1", WORLD_SIZE="2")
+    return cli("run", *arguments)
+
+
+def run_until_killed(victim: int, moment: str, t: int, *arguments: str) -> Said:
+    """`depositum run`, of which one rank is killed by `kill -9` at a moment of an iteration.
+
+    `"on_write"` is in the midst of a checkpoint: the first of this rank's clients is written, the second is not.
+    """
+    if int(os.environ["RANK"]) == victim:
+        if moment == "on_write":
+            _die_within_a_checkpoint(t)
+        else:
+            _die_at(moment, t)
+    return cli("run", *arguments)
+
+
+def _end() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_at(moment: str, t: int) -> None:
+    class Dying(together.RankLog):
+        def _die(self, loop: Any, *_: object) -> None:
+            if loop.t == t:
+                _end()
+
+    setattr(Dying, moment, Dying._die)
+    together.RankLog = Dying  # type: ignore[misc]
+
+
+def _die_within_a_checkpoint(t: int) -> None:
+    write = parts.checkpoint.write
+    seen: list[Path] = []
+
+    def writing(path: Path, snapshot: Any) -> None:
+        if snapshot.t == t:
+            seen.append(path)
+            if len(seen) == 2:
+                _end()
+        write(path, snapshot)
+
+    parts.checkpoint.write = writing  # type: ignore[attr-defined]
+
+
+# fit
+
+
+def client_data(client: int) -> tuple[Array, Array]:
+    """Samples of one client; unequal numbers of them."""
+    rng = np.random.default_rng(client)
+    size = 20 + 5 * client
+    labels = rng.integers(0, 3, size)
+    return rng.normal(size=(size, 4)) + labels[:, None], labels
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def arguments(n: int) -> dict[str, Any]:
+    return {
+        "network": dp.ring(n),
+        "regularizer": dp.L1(),
+        "beta": 1e-3,
+        "algorithm": dp.Depositum(alpha=0.1),
+        "period": 2,
+        "batch_size": 8,
+        "steps": 15,
+        "evaluate_from": 3,
+        "test": client_data(99),
+        "weighting": "samples",
+        "dtype": "float64",
+        "device": "cpu",
+        "progress": False,
+    }
+
+
+class Asked(Callback):
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_step(self, loop: Any) -> None:
+        self.steps += 1
+
+
+def fit(n: int, as_pair: bool, **changes: Any) -> dict[str, Any] | str:
+    """`dp.fit` with this process's own data, twice: a script may fit as often as it likes."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    share = n // size
+    own = [client_data(i) for i in range(rank * share, (rank + 1) * share)]
+    asked = Asked()
+    given = {**arguments(n), **changes, "processes": ProcessSettings(timeout=20)}
+    try:
+        for _ in range(2):
+            result = dp.fit(small_model(), own[0] if as_pair else own, callbacks=[asked], **given)
+    except dp.DepositumError as error:
+        return f"{type(error).__name__}: {error}"
+    return {
+        "state": {k: v.numpy() for k, v in result.state.items()},
+        "model": {k: v.numpy() for k, v in result.model.state_dict().items()},
+        "history": result.history.drop(columns="seconds").to_dict("list"),
+        "steps": asked.steps,
+    }
+
+
+def fit_each(n: int, changes: dict[str, Any]) -> dict[str, Any] | str:
+    """`dp.fit` with arguments of this rank's own."""
+    return fit(n, False, **changes)

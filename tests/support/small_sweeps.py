@@ -1,0 +1,56 @@
+"""Sweeps small enough to be tested by the dozen, and what two of their runs must have alike."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from depositum.runs import Config, RunResult, parse
+from tests.support.small_runs import SMALL, files
+
+RELATIVE = {"float64": 1e-10, "float32": 1e-5}
+
+
+def config(**changes: dict[str, Any]) -> Config:
+    table = copy.deepcopy(SMALL)
+    table["run"]["backend"] = "vmap"  # found by a stopwatch otherwise, and another one rounds otherwise
+    for section, keys in changes.items():
+        table.setdefault(section, {}).update(keys)
+    return parse(table)
+
+
+def sweep(**run: Any) -> list[Config]:
+    """Four cells that differ in all they may: numbers, β, partition, weighting, seeds."""
+    return [
+        config(run={"seeds": [0, 3], **run}),
+        config(algorithm={"alpha": 0.03}, problem={"beta": 0.0, "weighting": "samples"}, run={"seeds": [0, 3], **run}),
+        config(algorithm={"gamma": 0.9}, problem={"partition": "iid", "partition_seed": 7}, run={"seeds": [5], **run}),
+        config(problem={"beta": 1e-2}, run={"seeds": [3, 1, 0], **run}),
+    ]
+
+
+def places(folder: Path, count: int, name: str = "cell") -> list[Path]:
+    return [folder / f"{name}-{i}" for i in range(count)]
+
+
+def assert_alike(one: RunResult, other: RunResult, dtype: str = "float64") -> None:
+    """Two runs have the same seeds, states, histories and complete configurations, to rounding."""
+    a, b = one.snapshot, other.snapshot
+    assert (a.seeds, a.t, a.costs, a.diverged) == (b.seeds, b.t, b.costs, b.diverged)
+    assert one.finished == other.finished
+    assert a.tensors.keys() == b.tensors.keys()
+    for key, value in b.tensors.items():
+        torch.testing.assert_close(a.tensors[key], value, rtol=RELATIVE[dtype], atol=RELATIVE[dtype], msg=key)
+    frames = [result.history.frame.drop(columns="seconds") for result in (one, other)]
+    pd.testing.assert_frame_equal(*frames, rtol=10 * RELATIVE[dtype], atol=10 * RELATIVE[dtype])
+    texts = [(result.folder / "config.toml").read_text() for result in (one, other)]
+    assert texts[0] == texts[1]
+    assert set(files(one.folder)) == set(files(other.folder))
+
+
+def differing(**run: Any) -> list[Config]:
+    """Two cells with columns of every kind: α, γ and β."""
+    changed = {"algorithm": {"alpha": 0.03, "gamma": 0.9}, "problem": {"beta": 0.0}}
+    return [config(run=run), config(**changed, run=run)]
