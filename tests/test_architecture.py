@@ -9,7 +9,7 @@ import depositum
 
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
-FOUNDATIONS = ("errors", "wording", "registry", "layout", "randomness", "own_code", "pretrained", "kernels")
+FOUNDATIONS = ("errors", "validation", "registry", "layout", "randomness", "user_code", "pretrained", "kernels")
 ORDER = (
     "regularizers",
     "networks",

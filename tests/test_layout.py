@@ -1,4 +1,4 @@
-"""Where parameters lie in a row."""
+"""Positions of parameters in a row."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from depositum.errors import ConfigError
-from depositum.layout import Entry, Layout
+from depositum.layout import Layout, ParameterSlot
 
 shapes = st.dictionaries(
     st.text("abc.", min_size=1, max_size=6), st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=6
@@ -15,36 +15,36 @@ shapes = st.dictionaries(
 
 
 def small():
-    """Weights [0, 12), biases [12, 16) of the first layer; [16, 24) and [24, 26) of the second."""
+    """Columns [0, 12) and [12, 16): weight and bias of the first layer; [16, 24) and [24, 26): of the second."""
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
 @settings(deadline=None, max_examples=50)
 @given(shapes)
-def test_entries_tile_the_row(shapes):
+def test_slots_tile_the_row(shapes):
     """In the order given, without gap or overlap, scalars included."""
     layout = Layout.from_shapes(shapes)
     assert layout.names == list(shapes)
-    assert [entry.start for entry in layout] == [0, *[entry.stop for entry in layout][:-1]]
+    assert [slot.start for slot in layout] == [0, *[slot.stop for slot in layout][:-1]]
     assert layout.size == sum(torch.Size(shape).numel() for shape in shapes.values())
 
 
 @settings(deadline=None, max_examples=50)
 @given(shapes, st.sampled_from([(), (3,), (2, 3)]))
 def test_views_and_row_are_inverse(shapes, lead):
-    """A row split into views and joined again is itself, for a single row and for rows of any leading shape."""
+    """Splitting a row into views and joining them gives the row back, also for rows of any leading shape."""
     layout = Layout.from_shapes(shapes)
     rows = torch.randn(*lead, layout.size)
     views = layout.views(rows)
     for name, view in views.items():
         assert view.shape == (*lead, *shapes[name])
     for index in torch.cartesian_prod(*[torch.arange(k) for k in lead]).view(-1, len(lead)).tolist() if lead else [()]:
-        own = {name: view[tuple(index)] for name, view in views.items()}
-        assert torch.equal(layout.row(own), rows[tuple(index)])
+        parameters = {name: view[tuple(index)] for name, view in views.items()}
+        assert torch.equal(layout.row(parameters), rows[tuple(index)])
 
 
 def test_views_share_memory():
-    """What is written to a view is in the row: nothing was copied."""
+    """Writing to a view changes the row."""
     layout = Layout.of(small())
     rows = torch.zeros(2, layout.size)
     layout.views(rows)["2.bias"][1] = torch.tensor([5.0, 6.0])
@@ -52,8 +52,8 @@ def test_views_share_memory():
     assert rows.count_nonzero() == 2
 
 
-def test_a_model_in_the_order_of_its_parameters():
-    """A row of a model's own parameters is torch's flattening, and functional_call with its views is the model."""
+def test_a_row_follows_the_order_of_the_model_parameters():
+    """It equals torch's `parameters_to_vector`, and `functional_call` with its views equals the model."""
     model = small()
     layout = Layout.of(model)
     row = layout.row(dict(model.named_parameters()))
@@ -63,7 +63,7 @@ def test_a_model_in_the_order_of_its_parameters():
 
 
 def test_frozen_tied_and_scalar_parameters():
-    """Frozen ones are not in a row, tied ones are in it once, a scalar takes one column."""
+    """Frozen parameters are not in a row, tied ones occur once, a scalar occupies one column."""
 
     class Odd(nn.Module):
         def __init__(self):
@@ -75,12 +75,12 @@ def test_frozen_tied_and_scalar_parameters():
             self.decode.weight = self.encode.weight
 
     layout = Layout.of(Odd())
-    assert layout.entries == (Entry("scale", (), 0), Entry("encode.weight", (3, 3), 1))
+    assert layout.slots == (ParameterSlot("scale", (), 0), ParameterSlot("encode.weight", (3, 3), 1))
     assert layout.size == 10
     assert layout.views(torch.zeros(4, 10))["scale"].shape == (4,)
 
 
-def test_no_parameters_is_an_empty_row():
+def test_a_model_without_parameters_has_an_empty_row():
     assert Layout.of(nn.ReLU()).size == 0
 
 
@@ -98,8 +98,8 @@ def test_no_parameters_is_an_empty_row():
         ("[02].bias", ["0.bias", "2.bias"]),
     ],
 )
-def test_select(patterns, names):
-    """The chosen columns in the row's own order, and a layout that fits them: x[:, columns] has these views."""
+def test_select_by_patterns(patterns, names):
+    """The selected columns in the order of the row, and a layout that fits x[:, columns]."""
     model = small()
     layout = Layout.of(model)
     columns, chosen = layout.select(patterns)
@@ -111,7 +111,7 @@ def test_select(patterns, names):
 
 
 @pytest.mark.parametrize("patterns", ["weight", "*.WEIGHT", ["0.*", "!*"], [], "!*"])
-def test_a_choice_of_nothing_is_refused(patterns):
-    """With the names there are, so that the right pattern can be written."""
+def test_patterns_that_select_nothing_are_rejected(patterns):
+    """The message lists the names, so that the user can write the right pattern."""
     with pytest.raises(ConfigError, match=r"matches no parameter; there are 0\.weight, 0\.bias, 2\.weight, 2\.bias"):
         Layout.of(small()).select(patterns)

@@ -1,4 +1,4 @@
-"""The counter-based hash: what it computes, how random it looks, and what it depends on."""
+"""The counter-based hash: its values, its statistics, and what it depends on."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def reference(*words):
-    """The hash in Python's own whole numbers: splitmix64's finaliser once per word."""
+    """The hash in Python integers: splitmix64's finaliser once per word."""
     h = 0
     for word in words:
         z = ((h ^ (word & MASK)) + 0x9E3779B97F4A7C15) & MASK
@@ -42,20 +42,20 @@ def uniform(words):
 
 
 def test_splitmix64_published_first_output():
-    """splitmix64 seeded with 0 begins with e220a8397b1dcdaf: a wrong constant or shift changes it."""
+    """splitmix64 seeded with 0 starts with e220a8397b1dcdaf; a wrong constant or shift changes it."""
     assert unsigned(hash_words(0)) == [0xE220A8397B1DCDAF]
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(int64, min_size=1, max_size=6))
 def test_hash_equals_arbitrary_precision_arithmetic(words):
-    """Signed int64 that wraps, with arithmetic shifts made logical, is the unsigned hash; sign slips show here."""
+    """Wrapping int64 arithmetic with logical shifts equals the unsigned hash; a sign error shows here."""
     as_tensors = [torch.tensor([word], dtype=torch.int64) for word in words]
     assert unsigned(hash_words(*as_tensors)) == [reference(*words)]
 
 
 def test_words_broadcast_against_each_other():
-    """A row vector against a column vector is the table of all pairs."""
+    """A row vector against a column vector gives the table of all pairs."""
     a, b = torch.arange(5), torch.arange(7) - 3
     table = hash_words(a[:, None], 11, b)
     assert table.shape == (5, 7)
@@ -65,7 +65,7 @@ def test_words_broadcast_against_each_other():
 @settings(deadline=None, max_examples=200)
 @given(word=int64, high=st.integers(1, 1 << 31))
 def test_randint_is_the_scaled_upper_half(word, high):
-    """In range for every `high` up to 2**31, and the exact product: an overflow would leave the range."""
+    """Equal to the exact product, and in range for every `high` up to 2**31: an overflow would leave the range."""
     words = torch.tensor([word], dtype=torch.int64)
     drawn = int(randint(words, torch.tensor([high])))
     assert 0 <= drawn < high
@@ -74,7 +74,7 @@ def test_randint_is_the_scaled_upper_half(word, high):
 
 @pytest.mark.parametrize("high", [1, 2, 3, 7, 100, 1437])
 def test_randint_is_uniform(high):
-    """Chi-square of 200,000 draws; a bias of 1 % in any value of ten would fail."""
+    """Chi-square of 200,000 draws; a bias of 1 % in one value of ten would fail."""
     drawn = randint(hash_words(3, torch.arange(200_000)), high)
     counts = torch.bincount(drawn, minlength=high).numpy()
     assert len(counts) == high
@@ -83,7 +83,7 @@ def test_randint_is_uniform(high):
 
 
 def test_every_bit_is_fair():
-    """Each of the 64 bits is set half of the time, also for words that differ in their lowest bits only."""
+    """Each of the 64 bits is set half of the time, even for words that differ only in their lowest bits."""
     words = hash_words(1, purpose_code("sample"), torch.arange(100_000)).numpy().astype(np.uint64)
     for bit in range(64):
         ones = int(((words >> np.uint64(bit)) & np.uint64(1)).sum())
@@ -91,10 +91,10 @@ def test_every_bit_is_fair():
 
 
 @pytest.mark.parametrize("axis", range(4), ids=["seed", "client", "iteration", "draw"])
-def test_neighbours_are_uncorrelated_and_unequal(axis):
-    """Draws of neighbouring seeds, clients, iterations and draws: no correlation, no repeated value.
+def test_neighbouring_draws_are_uncorrelated_and_distinct(axis):
+    """Neighbouring seeds, clients, iterations and draws: no correlation, no repeated value.
 
-    A hash that adds its words instead of chaining them gives (seed 1, client 2) what (seed 2, client 1) has.
+    A hash that added its words instead of chaining them would give (seed 1, client 2) and (seed 2, client 1) the same.
     """
     seed, client, iteration, draw = torch.meshgrid(*[torch.arange(40)] * 4, indexing="ij")
     words = hash_words(seed, purpose_code("sample"), client, iteration, draw)
@@ -107,34 +107,34 @@ def test_neighbours_are_uncorrelated_and_unequal(axis):
         assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a))
 
 
-def test_pairs_fill_the_square():
-    """Two columns of one batch are jointly uniform (chi-square on a 16 × 16 grid)."""
+def test_pairs_are_jointly_uniform():
+    """Two columns of one batch, by a chi-square test on a 16 × 16 grid."""
     words = hash_words(hash_words(0, purpose_code("sample"), 3, torch.arange(100_000))[:, None], torch.arange(2))
     cells = randint(words, 16)
     counts = torch.bincount(cells[:, 0] * 16 + cells[:, 1], minlength=256).numpy()
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_a_draw_does_not_depend_on_what_is_drawn_beside_it():
-    """Five seeds at once, one alone, in another order, or a slice: each row has its own draws."""
+def test_a_draw_does_not_depend_on_other_draws_of_the_call():
+    """Five seeds at once, one alone, in another order, or a slice of the clients: the draws are the same."""
     seeds, clients = torch.tensor([4, 0, 9, 2, 7]), torch.arange(6)
-    together = hash_words(seeds[:, None], purpose_code("sample"), clients)
+    batched = hash_words(seeds[:, None], purpose_code("sample"), clients)
     for k, seed in enumerate(seeds.tolist()):
-        assert torch.equal(hash_words(seed, purpose_code("sample"), clients), together[k])
-        assert torch.equal(hash_words(seed, purpose_code("sample"), clients[2:4]), together[k, 2:4])
-    assert torch.equal(hash_words(seeds.flip(0)[:, None], purpose_code("sample"), clients), together.flip(0))
+        assert torch.equal(hash_words(seed, purpose_code("sample"), clients), batched[k])
+        assert torch.equal(hash_words(seed, purpose_code("sample"), clients[2:4]), batched[k, 2:4])
+    assert torch.equal(hash_words(seeds.flip(0)[:, None], purpose_code("sample"), clients), batched.flip(0))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_gpu_draws_what_the_cpu_draws():
-    """int64 arithmetic wraps alike everywhere: to the bit."""
+def test_gpu_and_cpu_draws_are_bit_identical():
+    """int64 arithmetic wraps identically on every device."""
     words = torch.arange(-50_000, 50_000)
     assert torch.equal(hash_words(1, words.cuda(), 7).cpu(), hash_words(1, words, 7))
     assert torch.equal(randint(hash_words(1, words.cuda()), 1437).cpu(), randint(hash_words(1, words), 1437))
 
 
-def test_purposes_are_apart():
-    """The same (seed, client, …) for another purpose is another stream, uncorrelated with the first."""
+def test_purposes_have_independent_streams():
+    """The same (seed, client, …) for another purpose gives an uncorrelated stream."""
     purposes = ("sample", "init", "partition", "dropout", "noise")
     codes = [purpose_code(purpose) for purpose in purposes]
     assert len(set(codes)) == len(purposes)
@@ -143,13 +143,13 @@ def test_purposes_are_apart():
     assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
 
 
-def test_order_and_number_of_words_count():
-    """(1, 2), (2, 1), (1, 2, 0) and (1,) are four things."""
+def test_order_and_number_of_words_matter():
+    """(1, 2), (2, 1), (1, 2, 0) and (1,) have four different hashes."""
     assert len({int(hash_words(*words)) for words in ((1, 2), (2, 1), (1, 2, 0), (1,))}) == 4
 
 
-def test_seeds_for_ordinary_generators():
-    """63 bits, the same every time, another for another word or purpose."""
+def test_seeds_for_conventional_generators():
+    """63 bits, reproducible, and different for another word or purpose."""
     seeds = [seed_for(s, c, purpose=p) for s in (0, 1, -1) for c in (0, 1) for p in ("init", "partition")]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 1 << 63 for seed in seeds)
@@ -157,7 +157,7 @@ def test_seeds_for_ordinary_generators():
 
 
 def test_numpy_generator_is_a_function_of_its_words():
-    """Two generators of one purpose agree draw by draw, whatever else was drawn between; others differ."""
+    """Two generators of one purpose agree draw by draw, whatever else is drawn in between; others differ."""
     one, same = numpy_generator(3, purpose="partition"), numpy_generator(3, purpose="partition")
     np.random.default_rng(0).standard_normal(100)
     expected = one.standard_normal(50)
@@ -166,8 +166,8 @@ def test_numpy_generator_is_a_function_of_its_words():
         assert not np.array_equal(other.standard_normal(50), expected)
 
 
-def test_torch_generators_are_put_back():
-    """Seeded and drawn from inside, torch's generator goes on outside as if nothing had happened, even on an error."""
+def test_torch_generators_are_restored():
+    """Seeding and drawing inside the context leave torch's generators unaffected outside, even on an error."""
     torch.manual_seed(5)
     expected = torch.rand(4)
     torch.manual_seed(5)
@@ -188,8 +188,8 @@ def test_torch_generators_are_put_back():
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_normal_numbers_are_normal() -> None:
-    """Moments, and the distribution itself (Kolmogorov-Smirnov): a uniform or truncated draw would fail."""
+def test_standard_normal_draws_are_normal() -> None:
+    """Moments and distribution (Kolmogorov–Smirnov): a uniform or truncated draw would fail."""
     z = standard_normal(hash_words(3, torch.arange(200_000))).numpy()
     assert abs(z.mean()) < 4 / np.sqrt(len(z))
     assert abs(z.var() - 1) < 4 * np.sqrt(2 / len(z))

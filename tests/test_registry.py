@@ -1,4 +1,4 @@
-"""The one grammar of things chosen by name."""
+"""The grammar of components selected by name, and its error messages."""
 
 import inspect
 import tomllib
@@ -59,26 +59,26 @@ def shapes():
         ({"cloud": "whatever"}, ("cloud", 3, "whatever")),
     ],
 )
-def test_names_tables_and_the_first_argument(shapes, spec, made):
-    """A name, a table of arguments, or the first argument alone; the package supplies n itself."""
+def test_a_choice_is_a_name_a_table_or_the_first_argument(shapes, spec, made):
+    """A name, a table of arguments, or the first argument alone; the package supplies n."""
     assert shapes.parse(spec, "key").make(3) == made
 
 
-def test_classes_are_factories_too(shapes):
+def test_a_class_can_be_registered(shapes):
     ball = shapes.parse({"ball": {"radius": 2.0}}, "key").make(3)
     assert (ball.n, ball.radius) == (3, 2.0)
 
 
-def test_a_choice_is_made_as_often_as_wanted_and_with_extras(shapes):
-    """Checking is once, making is later: arguments are kept, keyword extras are passed on."""
+def test_a_choice_can_be_made_repeatedly_and_with_extra_arguments(shapes):
+    """A choice is validated once and made later: it stores the arguments and passes on extra keywords."""
     choice = shapes.parse({"box": {"corners": 8}}, "key")
     assert (choice.name, choice.arguments) == ("box", {"corners": 8})
     assert choice.make(3, width=7.0) == ("box", 3, 7.0, 8, [], "plain")
     assert choice.make(4)[1] == 4
 
 
-def test_what_is_there(shapes):
-    """Names in order; the supplied parameter is not a person's to set."""
+def test_names_and_parameters_are_listed_in_order(shapes):
+    """Without the supplied parameter, which the user cannot set."""
     assert list(shapes) == ["box", "ball", "dot", "cloud"]
     assert "box" in shapes
     assert "bax" not in shapes
@@ -89,8 +89,8 @@ def test_what_is_there(shapes):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("bax", "p.shape: 'bax' is no shape; it can be 'box', 'ball', 'dot' or 'cloud'; did you mean 'box'?"),
-        ({"zzzzzz": {}}, "p.shape: 'zzzzzz' is no shape; it can be 'box', 'ball', 'dot' or 'cloud'"),
+        ("bax", "p.shape: 'bax' is not a shape; it can be 'box', 'ball', 'dot' or 'cloud'; did you mean 'box'?"),
+        ({"zzzzzz": {}}, "p.shape: 'zzzzzz' is not a shape; it can be 'box', 'ball', 'dot' or 'cloud'"),
         (
             {"box": {"widht": 1.0}},
             "p.shape.box.widht: unknown key; it can be 'width', 'corners', 'sides' or 'style'; did you mean 'width'?",
@@ -119,46 +119,46 @@ def test_what_is_there(shapes):
         (["box"], "p.shape: ['box'] given; it must be a name or a table { name = { … } } with one name"),
     ],
 )
-def test_mistakes_are_said_in_one_line(shapes, spec, message):
-    """The key, the value, what is allowed, the nearest name: to the letter, since a person reads it."""
+def test_error_messages_verbatim(shapes, spec, message):
+    """One line with the key, the value, what is allowed and the nearest name."""
     with pytest.raises(ConfigError) as error:
         shapes.parse(spec, "p.shape")
     assert str(error.value) == message
 
 
-def test_annotations_may_be_postponed(shapes):
-    """A module with `from __future__ import annotations` has strings for types; they are checked all the same."""
+def test_postponed_annotations_are_checked(shapes):
+    """A module with `from __future__ import annotations` has strings for types; values are checked all the same."""
     namespace = {"Literal": Literal}
     source = "from __future__ import annotations\ndef star(n: int, tips: Literal[5, 6] = 5):\n    return n, tips\n"
-    exec(source, namespace)  # a module of a person's own
+    exec(source, namespace)  # a user's module
     shapes.register("star")(namespace["star"])
     assert shapes.parse({"star": {"tips": 6}}, "key").make(1) == (1, 6)
     with pytest.raises(ConfigError, match="7 given; it must be 5 or 6"):
         shapes.parse({"star": {"tips": 7}}, "key")
 
 
-def test_a_catch_all_is_not_a_missing_argument(shapes):
-    """`**options` of a person's factory is neither required nor a name."""
+def test_variadic_keywords_are_not_parameters(shapes):
+    """`**options` of a user's factory is neither required nor a valid name."""
     shapes.register("open")(lambda n, size=1, **options: (n, size, options))
     assert shapes.parse("open", "key").make(2) == (2, 1, {})
     with pytest.raises(ConfigError, match="it can be 'size'"):
         shapes.parse({"open": {"colour": "red"}}, "key")
 
 
-def test_defaults_are_written_out(shapes) -> None:
-    """All that a person may set and that has a value, in the order of the parameters; other names are left alone."""
+def test_defaults_are_filled_in(shapes) -> None:
+    """All parameters that the user may set and whose default is not None, in order; other choices are unchanged."""
     full = {"box": {"width": 2.0, "corners": 4, "sides": (), "style": "plain"}}
     assert shapes.with_defaults({"box": 2.0}) == shapes.with_defaults(full) == full
     assert list(shapes.with_defaults({"box": {"style": "round"}})["box"]) == ["width", "corners", "sides", "style"]
     assert shapes.with_defaults({"ball": 1.5}) == {"ball": {"radius": 1.5}}
     for alone in ("dot", "cloud", "mine.py:Shape", {"mine.py:Shape": {"a": 1}}, {"a": 1, "b": 2}):
         assert shapes.with_defaults(alone) == alone
-    assert shapes.with_defaults({"box": {"colour": "red"}})["box"]["colour"] == "red"  # which `parse` refuses
+    assert shapes.with_defaults({"box": {"colour": "red"}})["box"]["colour"] == "red"  # which `parse` rejects
 
 
 @pytest.mark.parametrize("registry", [DATASETS, MODELS, PARTITIONS, TOPOLOGIES, MIXINGS, SCHEDULES, REGULARIZERS])
-def test_defaults_written_out_are_what_would_be_used(registry: Registry) -> None:
-    """A configuration that is run again from its own file is the same: types are accepted, values are the factory's."""
+def test_filled_in_defaults_survive_a_configuration_file(registry: Registry) -> None:
+    """A configuration written with its defaults and read again is accepted, with the values of the factory."""
     for name in registry:
         needed = {k: 1.0 for k, p in registry.parameters(name).items() if p.default is inspect.Parameter.empty}
         if name in ("instructions", "lora"):
@@ -167,30 +167,32 @@ def test_defaults_written_out_are_what_would_be_used(registry: Registry) -> None
             needed |= {k: 3 for k in ("steps", "every") if k in needed}
         written = registry.with_defaults({name: needed})
         again = registry.parse(tomllib.loads(tomli_w.dumps({"v": written}))["v"], "key")
-        own = {k: p.default for k, p in registry.parameters(name).items()} | needed
+        expected = {k: p.default for k, p in registry.parameters(name).items()} | needed
         assert again.arguments == {
-            k: list(v) if isinstance(again.arguments[k], list) else v for k, v in own.items() if v is not None
+            k: list(v) if isinstance(again.arguments[k], list) else v for k, v in expected.items() if v is not None
         }
 
 
-def test_what_a_stepsize_must_be_names_every_schedule() -> None:
-    """One that is registered and not named in the message would be found by nobody; a constant is a number."""
-    (called,) = (kind.__metadata__[0] for kind in get_args(Stepsize) if hasattr(kind, "__metadata__"))
-    assert called.words == f"a schedule {{ {' | '.join(name for name in SCHEDULES if name != 'constant')} = {{ … }} }}"
+def test_the_description_of_a_stepsize_names_every_schedule() -> None:
+    """A schedule missing from the error message would not be discovered (a constant one is written as a number)."""
+    (description,) = (kind.__metadata__[0] for kind in get_args(Stepsize) if hasattr(kind, "__metadata__"))
+    names = " | ".join(name for name in SCHEDULES if name != "constant")
+    assert description.words == f"a schedule {{ {names} = {{ … }} }}"
 
 
-def test_a_name_of_the_package_s_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if a person's own method silently becomes what `depositum` means; their own they may write anew."""
+def test_a_user_cannot_replace_a_name_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks if a user-defined method silently becomes `depositum`; redefining user-defined names is allowed."""
     monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
-    own = type("Own", (Depositum,), {"__module__": "mine"})
-    with pytest.raises(ConfigError, match="^depositum: this algorithm is there already; give yours another name$"):
-        ALGORITHMS.register("depositum")(own)
+    user_defined = type("UserDefined", (Depositum,), {"__module__": "mine"})
+    message = "^depositum: the package already defines this algorithm; choose another name$"
+    with pytest.raises(ConfigError, match=message):
+        ALGORITHMS.register("depositum")(user_defined)
     for _ in range(2):
-        assert ALGORITHMS.register("mine")(own) is own
+        assert ALGORITHMS.register("mine")(user_defined) is user_defined
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: MCP(theta="a"), "theta: 'a' given; MCP needs a finite theta > 0"),  # type: ignore[arg-type]
         (
@@ -200,8 +202,8 @@ def test_a_name_of_the_package_s_is_not_taken(monkeypatch: pytest.MonkeyPatch) -
         (lambda: TOPOLOGIES.parse({"rng": {}, "x": 1}, "network"), "with one name; did you mean 'ring'?"),
     ],
 )
-def test_what_is_no_choice_is_said_in_one_line(make: Callable[[], object], said: str) -> None:
+def test_unusable_values_are_reported_in_one_line(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         make()
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,6 +1,6 @@
-"""What a person did wrong, said in one line; every error a person can cause is one of these.
+"""Errors that a user can cause, and the helpers that phrase their one-line messages.
 
-An internal mistake of the package is an assertion or a plain Python exception, never one of these.
+A bug inside the package raises an assertion or a plain Python exception, never one of these.
 """
 
 import difflib
@@ -9,7 +9,7 @@ from numbers import Integral, Real
 
 
 class DepositumError(Exception):
-    """Base of all errors a person can cause: its text is one line, and the command line exits with `exit_code`."""
+    """Base class of all user errors: the message is one line, and the command line exits with `exit_code`."""
 
     exit_code = 2
 
@@ -17,7 +17,7 @@ class DepositumError(Exception):
 class ConfigError(DepositumError, ValueError):
     """A setting that cannot be used.
 
-    The text names the key, the value, what is allowed and, for a misspelt name, the nearest one.
+    The message names the key, the value, what is allowed and, for a misspelt name, the nearest valid one.
     """
 
     def __init__(self, key: str, problem: str) -> None:
@@ -35,29 +35,29 @@ class NetworkError(ConfigError):
 
 
 class DataError(DepositumError):
-    """A data file that is missing, corrupted or holds values that cannot be trained on."""
+    """A data file that is missing, corrupted or contains values that cannot be trained on."""
 
 
 class RunError(DepositumError):
-    """A run's folder that cannot be used: foreign, unwritable, or with no readable checkpoint."""
+    """A run folder that cannot be used: not a run of ours, not writable, or without a readable checkpoint."""
 
 
 class DivergedError(DepositumError):
-    """Training left the finite numbers; the last finite state is kept."""
+    """Training produced non-finite values; the last finite state is saved."""
 
 
 class GroupError(DepositumError):
-    """A group of processes that could not come together, or of which another one stopped before any work."""
+    """A group of processes that could not be formed, or in which another process stopped before any work was done."""
 
 
 class PeerLost(DepositumError):
     """Another process died or hangs: it did not answer within the time-out.
 
-    `ranks` are those that are to blame. What this process holds is whole; a restart goes on from the last checkpoint
-    that all of them have.
+    `ranks` are the processes that did not answer. The state of this process is consistent; a restart resumes from the
+    last checkpoint that all processes have.
     """
 
-    #: What a process exits with that lost a peer: sysexits' "try again later".
+    #: Exit code of a process that lost a peer: `EX_TEMPFAIL` of sysexits.h, "try again later".
     exit_code = 75
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class PeerLost(DepositumError):
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the choice nearest to `name`, or nothing if none is near.
+    """Return `"; did you mean 'x'?"` for the choice nearest to `name`, or an empty string if none is close.
 
     >>> nearest("alhpa", ["alpha", "gamma"])
     "; did you mean 'alpha'?"
@@ -86,24 +86,34 @@ def listing(names: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
 
 
-def in_short(value: object, most: int = 60) -> str:
-    """What a person gave, in one line; of an array or anything else that is long, what it is.
+def with_article(noun: str) -> str:
+    """Return `"a model"` for `"model"` and `"an algorithm"` for `"algorithm"`."""
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
-    >>> in_short("ring"), in_short(list(range(100)))
+
+def short_repr(value: object, max_length: int = 60) -> str:
+    """Return the repr of a value if it is one short line, otherwise its type (and shape).
+
+    >>> short_repr("ring"), short_repr(list(range(100)))
     ("'ring'", 'a list')
     """
     text = repr(value)
-    if "\n" not in text and len(text) <= most:
+    if "\n" not in text and len(text) <= max_length:
         return text
     shape = getattr(value, "shape", None)
-    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
+    return with_article(type(value).__name__) + (f" of shape {tuple(shape)}" if shape is not None else "")
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and message of an exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def is_number(value: object) -> bool:
-    """Whether it is one, whatever types a person's code has been told of."""
+    """Whether a value is a real number, including NumPy scalars and values whose annotation promises otherwise."""
     return isinstance(value, Real)
 
 
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, such as numpy's."""
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, including NumPy integers."""
     return isinstance(value, Integral)

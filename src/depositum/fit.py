@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from depositum.algorithms import Algorithm, Depositum
 from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
 from depositum.engines.processes import ProcessEngine, ProcessSettings, check_built, join, launched, problem_of_all
-from depositum.errors import ConfigError, in_short, is_number, is_whole
+from depositum.errors import ConfigError, is_integer, is_number, short_repr
 from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import BatchSize, Weighting, from_client_data
@@ -138,10 +138,10 @@ def fit(
         ("processes", processes, ProcessSettings, "dp.ProcessSettings(timeout=60.0)"),
     ):
         if value is not None and not isinstance(value, kind):
-            raise ConfigError(key, f"{in_short(value)} given; it must be of type {kind.__name__}, such as {example}")
+            raise ConfigError(key, f"{short_repr(value)} given; it must be of type {kind.__name__}, such as {example}")
     counts = {"period": period, "steps": steps, "evaluate_every": evaluate_every, "evaluate_from": evaluate_from}
     for key, number in counts.items():
-        if not is_whole(number):
+        if not is_integer(number):
             raise ConfigError(f"run.{key}", f"{number!r} given; it must be a whole number")
     (metrics or MetricSettings()).check(Evaluations(evaluate_every, evaluate_from))
     asked = list(callbacks) if isinstance(callbacks, Iterable) else [None]

@@ -1,7 +1,7 @@
-"""Where each parameter of a model lies in a row.
+"""Positions of a model's parameters in a row.
 
-A row is one client's parameters, flattened and laid end to end; a `Layout` is the table of their names, shapes and
-offsets, and the only thing the rest of the package needs to know of a model to work on rows.
+A row is the concatenation of one client's flattened parameters. A `Layout` is the table of their names, shapes and
+offsets, and all that the rest of the package needs to know about a model to work on rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from depositum.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One parameter: its name, its shape, and the columns `start … stop` that it takes in a row."""
+class ParameterSlot:
+    """One parameter: its name, its shape, and the columns `start:stop` that it occupies in a row."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,25 +25,27 @@ class Entry:
 
     @property
     def size(self) -> int:
+        """Number of columns."""
         return prod(self.shape)
 
     @property
     def stop(self) -> int:
+        """One past the last column."""
         return self.start + self.size
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The parameters of a row, in order.
+    """The parameters in a row, in order.
 
     >>> layout = Layout.of(nn.Linear(3, 2))
-    >>> [(entry.name, entry.shape) for entry in layout]
+    >>> [(slot.name, slot.shape) for slot in layout]
     [('weight', (2, 3)), ('bias', (2,))]
     >>> layout.size
     8
     """
 
-    entries: tuple[Entry, ...]
+    slots: tuple[ParameterSlot, ...]
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layout":
@@ -52,49 +54,51 @@ class Layout:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, Sequence[int]]) -> "Layout":
-        entries, start = [], 0
+        """Parameters of these names and shapes, in this order."""
+        slots, start = [], 0
         for name, shape in shapes.items():
-            entries.append(Entry(name, tuple(shape), start))
-            start = entries[-1].stop
-        return cls(tuple(entries))
+            slots.append(ParameterSlot(name, tuple(shape), start))
+            start = slots[-1].stop
+        return cls(tuple(slots))
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries)
+    def __iter__(self) -> Iterator[ParameterSlot]:
+        return iter(self.slots)
 
     @property
     def size(self) -> int:
         """d, the length of a row."""
-        return self.entries[-1].stop if self.entries else 0
+        return self.slots[-1].stop if self.slots else 0
 
     @property
     def names(self) -> list[str]:
-        return [entry.name for entry in self.entries]
+        """Names of the parameters, in order."""
+        return [slot.name for slot in self.slots]
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Split `[..., d]` into named views `[..., *shape]`: nothing is copied."""
+        """Split rows `[..., d]` into named views `[..., *shape]`, without copying."""
         lead = rows.shape[:-1]
-        return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape)) for e in self.entries}
+        return {s.name: rows[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
     def row(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Join named tensors of these shapes into one row `[d]`."""
-        return torch.cat([parameters[e.name].reshape(-1) for e in self.entries])
+        """Concatenate named tensors of these shapes into one row `[d]`."""
+        return torch.cat([parameters[s.name].reshape(-1) for s in self.slots])
 
     def select(self, patterns: str | Sequence[str]) -> tuple[Tensor, "Layout"]:
-        """The columns `[k]` of the parameters whose name matches a pattern, and their own layout.
+        """Return the columns `[k]` of the parameters whose names match, and a layout of these parameters alone.
 
-        A pattern is a shell pattern (`"*.weight"`, `"layers.0.*"`); one that begins with `!` takes names away again,
-        from all of them if no other says which to take.
-        Patterns that choose nothing are refused, with the names there are.
+        A pattern is a shell pattern (`"*.weight"`, `"layers.0.*"`). One that begins with `!` excludes names: from
+        those that other patterns select, or from all if there is no other. Patterns that select nothing raise a
+        `ConfigError` that lists the names.
         """
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
         drop = [p[1:] for p in wanted if p.startswith("!")]
         keep = [p for p in wanted if not p.startswith("!")] or (["*"] if drop else [])
         chosen = [
-            e
-            for e in self.entries
-            if any(fnmatchcase(e.name, p) for p in keep) and not any(fnmatchcase(e.name, p) for p in drop)
+            s
+            for s in self.slots
+            if any(fnmatchcase(s.name, p) for p in keep) and not any(fnmatchcase(s.name, p) for p in drop)
         ]
         if not chosen:
             raise ConfigError("on", f"{patterns!r} matches no parameter; there are {', '.join(self.names)}")
-        columns = torch.cat([torch.arange(e.start, e.stop) for e in chosen])
-        return columns, Layout.from_shapes({e.name: e.shape for e in chosen})
+        columns = torch.cat([torch.arange(s.start, s.stop) for s in chosen])
+        return columns, Layout.from_shapes({s.name: s.shape for s in chosen})

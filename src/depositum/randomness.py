@@ -1,9 +1,9 @@
-"""Random numbers that depend on what they are for, never on when they are asked for.
+"""Counter-based random numbers: a draw depends on its purpose, never on when it is made.
 
 Every draw is a hash of (seed, purpose, client, iteration, draw): the same on CPU and GPU, in one process or many, for
-one seed or five at once, before and after a restart. The hash is the splitmix64 finaliser applied once per word;
-int64 arithmetic wraps alike on every device, so no floating point is involved. Torch's own generators cannot do
-this: their streams depend on the order and the shapes of calls, and differ between CPU and GPU.
+one seed or five at once, before and after a restart. The hash applies the splitmix64 finaliser once per word, in int64
+arithmetic, which wraps identically on every device. Torch's generators cannot do this: their streams depend on the
+order and the shapes of calls, and differ between CPU and GPU.
 """
 
 import zlib
@@ -26,23 +26,24 @@ def _signed(word: int) -> int:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift (torch's own keeps the sign)."""
+    """Logical right shift (torch's `>>` is arithmetic)."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _finalise(z: Tensor) -> Tensor:
+    """The finaliser of splitmix64, elementwise."""
     z = (z ^ _shift(z, 30)) * _signed(_FIRST)
     z = (z ^ _shift(z, 27)) * _signed(_SECOND)
     return z ^ _shift(z, 31)
 
 
 def purpose_code(purpose: str) -> int:
-    """A stable number for a purpose's name (`"sample"`, `"init"`, …)."""
+    """A stable integer for the name of a purpose (`"sample"`, `"init"`, …)."""
     return zlib.crc32(purpose.encode())
 
 
 def hash_words(*words: Tensor | int, device: torch.device | str | None = None) -> Tensor:
-    """Hash int64 words, broadcast against each other, to one int64 of 64 random bits.
+    """Hash int64 words, broadcast against each other, into int64 values of 64 random bits.
 
     >>> int(hash_words(1, 2)) == int(hash_words(1, 2)), int(hash_words(1, 2)) == int(hash_words(2, 1))
     (True, False)
@@ -56,26 +57,26 @@ def hash_words(*words: Tensor | int, device: torch.device | str | None = None) -
 
 
 def randint(words: Tensor, high: Tensor | int) -> Tensor:
-    """Whole numbers in `[0, high)` from hashed words, for `high` up to 2**31, by integer arithmetic alone."""
+    """Integers in `[0, high)` from hashed words, for `high` up to 2**31, by integer arithmetic alone."""
     return (_shift(words, 32) * high) >> 32
 
 
 def standard_normal(words: Tensor) -> Tensor:
-    """Standard normal numbers (float64) from hashed words, one each: Box and Muller's, on the word's two halves."""
+    """Standard normal numbers (float64), one per hashed word: Box–Muller on the two halves of the word."""
     radius = ((_shift(words, 32).double() + 0.5) / 2**32).log().mul(-2).sqrt()
     angle = (words & 0xFFFFFFFF).double() * (2 * torch.pi / 2**32)
     return radius * angle.cos()
 
 
 def seed_for(*words: int, purpose: str) -> int:
-    """A 63-bit seed for an ordinary generator, for host-side randomness such as initial models and partitions."""
+    """A 63-bit seed for a conventional generator, for host-side randomness such as initial models and partitions."""
     return int(hash_words(*words, purpose_code(purpose))) & ((1 << 63) - 1)
 
 
 class TorchGenerators:
-    """Torch's own generators on the CPU and one device, which layers such as dropout draw from.
+    """Context manager around torch's default generators (CPU and one device), from which layers such as dropout draw.
 
-    Used in a `with`: whatever is drawn inside, they are put back as they were.
+    On exit the generators are restored to their states on entry.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -92,15 +93,15 @@ class TorchGenerators:
             generator.set_state(state)
 
     def seed(self, seed: int) -> None:
-        """Begin anew from a seed of up to 64 bits."""
+        """Reseed the generators with a seed of up to 64 bits."""
         for generator in self._all:
             generator.manual_seed(seed)
 
     def moved(self) -> bool:
-        """Whether anything was drawn since they were entered."""
+        """Whether anything has been drawn since entry."""
         return any(not torch.equal(g.get_state(), b) for g, b in zip(self._all, self._before, strict=True))
 
 
 def numpy_generator(*words: int, purpose: str) -> np.random.Generator:
-    """NumPy's generator for one purpose of one seed."""
+    """A NumPy generator for these words (such as a seed) and this purpose."""
     return np.random.default_rng(seed_for(*words, purpose=purpose))

@@ -1,7 +1,7 @@
-"""Things a person picks by name in a configuration: `"ring"` or `{ ring = { hops = 2 } }`.
+"""Components selected by name in a configuration: `"ring"` or `{ ring = { hops = 2 } }`.
 
-Topologies, regularizers, partitions, datasets, models, algorithms and schedules all use this one grammar, so that
-they all check names and values alike, and before any work is done.
+Topologies, regularizers, partitions, datasets, models, algorithms and schedules all share this grammar, so that names
+and values are checked in the same way everywhere, and before any work is done.
 """
 
 import inspect
@@ -11,31 +11,31 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from depositum.errors import ConfigError, in_short, listing, nearest
-from depositum.wording import refusal
+from depositum.errors import ConfigError, listing, nearest, short_repr, with_article
+from depositum.validation import describe_errors
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: What a person writes: a name, or a table with the name as its only key.
+#: What the user writes: a name, or a table with the name as its only key.
 Spec = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Choice(Generic[T]):
-    """A checked choice: the name, what makes it, and the arguments a person gave."""
+    """A validated choice: the name, its factory, and the arguments that the user gave."""
 
     name: str
     factory: Callable[..., T]
     arguments: dict[str, Any]
 
     def make(self, *positional: Any, **extra: Any) -> T:
-        """Call the factory with what the package supplies and what the person gave."""
+        """Call the factory with the arguments that the package supplies, followed by the user's."""
         return self.factory(*positional, **extra, **self.arguments)
 
 
-def _home(factory: Callable[..., Any]) -> str:
-    """The package that a factory comes from."""
+def _top_package(factory: Callable[..., Any]) -> str:
+    """The top-level package that defines a factory."""
     return factory.__module__.partition(".")[0]
 
 
@@ -45,10 +45,10 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what
-        What is chosen, for messages: `"topology"`.
+        What is registered, for error messages: `"topology"`.
     supplied
-        How many leading positional parameters of each factory the package itself fills in (a client count, say);
-        the remaining parameters are a person's to set.
+        Number of leading positional parameters of each factory that the package itself fills in (such as the number of
+        clients); the user sets the remaining ones.
 
     >>> shapes = Registry[str]("shape")
     >>> @shapes.register("box")
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
     'a box of 2.0'
     >>> shapes.parse("bax", "problem.shape")
     Traceback (most recent call last):
-    depositum.errors.ConfigError: problem.shape: 'bax' is no shape; it can be 'box'; did you mean 'box'?
+    depositum.errors.ConfigError: problem.shape: 'bax' is not a shape; it can be 'box'; did you mean 'box'?
     """
 
     def __init__(self, what: str, supplied: int = 0) -> None:
@@ -67,12 +67,12 @@ class Registry(Generic[T]):
         self._factories: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-        """Add a factory under `name` (a decorator, for functions and classes alike)."""
+        """Decorator that registers a factory, a function or a class, under `name`."""
 
         def add(factory: Callable[P, T]) -> Callable[P, T]:
-            there = self._factories.get(name)
-            if there is not None and _home(there) == __package__ != _home(factory):
-                raise ConfigError(name, f"this {self.what} is there already; give yours another name")
+            existing = self._factories.get(name)
+            if existing is not None and _top_package(existing) == __package__ != _top_package(factory):
+                raise ConfigError(name, f"the package already defines this {self.what}; choose another name")
             self._factories[name] = factory
             return factory
 
@@ -88,20 +88,21 @@ class Registry(Generic[T]):
         return name in self._factories
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
-        """The parameters of `name` that a person may set, in order."""
+        """The parameters of `name` that the user may set, in order."""
         # Annotations are strings in a module that postpones them; here they must be types.
-        own = list(inspect.signature(self._factories[name], eval_str=True).parameters.items())
-        return {k: p for k, p in own[self.supplied :] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        parameters = list(inspect.signature(self._factories[name], eval_str=True).parameters.items())
+        return {k: p for k, p in parameters[self.supplied :] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
     def parse(self, spec: Spec, key: str) -> Choice[T]:
-        """Check a person's choice: its name, its arguments' names and their types.
+        """Validate the user's choice: its name, and the names and types of its arguments.
 
         A table's value is a table of arguments, or the first argument itself: `{ dirichlet = 0.5 }`.
         """
         name, value = self._split(spec, key)
         if name not in self._factories:
             raise ConfigError(
-                key, f"{name!r} is no {self.what}; it can be {listing(self._factories)}{nearest(name, self)}"
+                key,
+                f"{name!r} is not {with_article(self.what)}; it can be {listing(self)}{nearest(name, self)}",
             )
         parameters = self.parameters(name)
         if not isinstance(value, Mapping):
@@ -115,9 +116,9 @@ class Registry(Generic[T]):
         return Choice(name, self._factories[name], arguments)
 
     def with_defaults(self, spec: Spec) -> Spec:
-        """A checked choice with the arguments that were left to their defaults, but those whose default is "not set".
+        """Return a validated choice with its default arguments filled in, except those whose default is None.
 
-        Whatever is none of the names registered here (a file, code of a person's own) is returned as it is.
+        A choice that is not registered here (a file, user-defined code) is returned unchanged.
 
         >>> from depositum.regularizers import REGULARIZERS
         >>> REGULARIZERS.with_defaults({"mcp": 2.0}), REGULARIZERS.with_defaults("l1")
@@ -143,8 +144,8 @@ class Registry(Generic[T]):
             return str(name), value
         names = list(spec) if isinstance(spec, Mapping) else []
         near = next((near for name in names if name not in self and (near := nearest(str(name), self))), "")
-        said = f"{in_short(spec)} given; it must be a name or a table {{ name = {{ … }} }} with one name"
-        raise ConfigError(key, said + near)
+        problem = f"{short_repr(spec)} given; it must be a name or a table {{ name = {{ … }} }} with one name"
+        raise ConfigError(key, problem + near)
 
     def _check(self, key: str, name: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> Any:
         if name not in parameters:
@@ -158,7 +159,7 @@ class Registry(Generic[T]):
         except ValidationError as error:
             choices = [c for c in get_args(annotation) if isinstance(c, str)]
             if choices and isinstance(value, str):
-                said = f"{value!r} given; it can be {listing(choices)}{nearest(value, choices)}"
+                problem = f"{value!r} given; it can be {listing(choices)}{nearest(value, choices)}"
             else:
-                said = refusal(error.errors())
-            raise ConfigError(f"{key}.{name}", said) from None
+                problem = describe_errors(error.errors())
+            raise ConfigError(f"{key}.{name}", problem) from None

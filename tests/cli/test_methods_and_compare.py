@@ -20,7 +20,7 @@ def plain(path: Path, name: str, **changes: dict) -> Path:
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("depositun", {}, "algorithm.name: 'depositun' is no algorithm"),
+        ("depositun", {}, "algorithm.name: 'depositun' is not an algorithm"),
         ("deepstrom", {}, "did you mean 'deepstorm'?"),
         ("extra", {"problem": {"beta": 0.0}}, "run.period: 3 given, but 'extra' supports only 1"),
         ("d-psgd", {}, "problem.regularizer: 'd-psgd' is for smooth problems"),

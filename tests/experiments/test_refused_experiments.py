@@ -96,7 +96,7 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"claim": [{**CLAIM, "check": "orderd"}]},
-            ["claim 1.check", "'orderd' is no check", "did you mean 'ordered'?"],
+            ["claim 1.check", "'orderd' is not a check", "did you mean 'ordered'?"],
         ),
         (
             {"claim": [{**CLAIM, "check": {"ordered": {"measure": "train_loss", "axis": "alpha"}}}]},
@@ -104,7 +104,7 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"claim": [{**CLAIM, "check": {"ordered": {**CLAIM["check"]["ordered"], "at": "finale"}}}]},
-            ["at", "'finale' is no statistic", "did you mean 'final'?"],
+            ["at", "'finale' is not a statistic", "did you mean 'final'?"],
         ),
         (
             {"claim": [{**CLAIM, "check": {"ordered": {**CLAIM["check"]["ordered"], "measure": "loss"}}}]},

@@ -101,7 +101,7 @@ def test_check_builds_nothing(folder: Path) -> None:
     [
         (
             "lineer",
-            "'lineer' is no model; it can be 'linear', 'mlp', 'cnn', 'resnet18' or 'lora'; did you mean 'linear'?",
+            "'lineer' is not a model; it can be 'linear', 'mlp', 'cnn', 'resnet18' or 'lora'; did you mean 'linear'?",
         ),
         ({"mlp": {"hiden": [3]}}, "unknown key; it can be 'hidden'; did you mean 'hidden'?"),
         ({"mlp": {"hidden": [3, 0]}}, "problem.model.mlp.hidden: [3, 0] given; it must be a list of whole numbers ≥ 1"),

@@ -134,7 +134,7 @@ def test_one_way_links_are_refused():
 @pytest.mark.parametrize(
     ("spec", "n", "key", "message"),
     [
-        ("rnig", 10, "network.topology", "'rnig' is no topology; it can be 'ring', .*; did you mean 'ring'"),
+        ("rnig", 10, "network.topology", "'rnig' is not a topology; it can be 'ring', .*; did you mean 'ring'"),
         ("erdos_renyi", 10, "network.topology", "did you mean 'erdos-renyi'"),
         ({"ring": {"hop": 2}}, 10, "network.topology.ring.hop", "did you mean 'hops'"),
         ({"ring": {"hops": "2"}}, 10, "network.topology.ring.hops", "'2' given"),
@@ -164,7 +164,9 @@ def test_bad_topologies(spec, n, key, message):
 
 
 def test_bad_mixing_names():
-    with pytest.raises(ConfigError, match=r"^network.mixing: 'metropolos' is no mixing; .* did you mean 'metropolis'"):
+    with pytest.raises(
+        ConfigError, match=r"^network.mixing: 'metropols' is not a mixing rule; .*did you mean 'metropolis'"
+    ):
         networks.ring(10, mixing="metropolos")
     with pytest.raises(NetworkError, match=r"^network.mixing: 'uniform' given, but clients 0 and 2 are not linked"):
         networks.ring(10, mixing="uniform")

@@ -59,7 +59,9 @@ def test_squared_error_by_hand(outputs, targets):
 
 def test_all_losses_are_chosen_by_name():
     assert {as_loss(name).name for name in LOSSES} == {"cross-entropy", "logistic", "mse", "tokens"}
-    with pytest.raises(ConfigError, match="problem.loss: 'cross_entropy' is no loss; .* did you mean 'cross-entropy'?"):
+    with pytest.raises(
+        ConfigError, match="problem.loss: 'cross_entropy' is not a loss; .* did you mean 'cross-entropy'?"
+    ):
         as_loss("cross_entropy")
 
 

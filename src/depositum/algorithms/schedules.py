@@ -14,7 +14,7 @@ from torch import Tensor
 
 from depositum.errors import ConfigError, is_number
 from depositum.registry import Registry
-from depositum.wording import Called
+from depositum.validation import Description
 
 SCHEDULES: "Registry[Schedule]" = Registry("schedule")
 
@@ -33,7 +33,7 @@ class Schedule(ABC):
 
 
 #: What a person may give as a stepsize: a number, a schedule as a configuration writes it, or a schedule itself.
-Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Called("a schedule { power | step | cosine = { … } }")]
+Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Description("a schedule { power | step | cosine = { … } }")]
 
 
 def _positive(key: str, value: float) -> None:

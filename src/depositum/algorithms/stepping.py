@@ -10,7 +10,7 @@ from torch import Tensor
 
 from depositum.algorithms.base import Algorithm, State
 from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
-from depositum.errors import ConfigError, is_number, is_whole, listing
+from depositum.errors import ConfigError, is_integer, is_number, listing
 
 #: A schedule that ends at 0 ends with this for the methods, of which many divide by it: a step that moves nothing.
 LEAST = 1e-30
@@ -75,7 +75,7 @@ def check_nonnegative(key: str, value: float) -> None:
 
 def check_count(key: str, value: int) -> None:
     """Refuse a number of things below 1."""
-    if not is_whole(value) or value < 1:
+    if not is_integer(value) or value < 1:
         raise ConfigError(f"algorithm.{key}", f"{value!r} given; it must be a whole number ≥ 1")
 
 

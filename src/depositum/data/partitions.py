@@ -13,7 +13,7 @@ from pydantic import Field
 
 from depositum.data.dataset import Dataset, Indices
 from depositum.data.text import TokenSamples
-from depositum.errors import ConfigError, is_whole
+from depositum.errors import ConfigError, is_integer
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry, Spec
 
@@ -44,7 +44,7 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
     if choice.name in _NEEDS_CLASSES and kinds is None:
         raise ConfigError(key, f"{choice.name!r} divides classes, but {dataset.name!r} {_without_classes(dataset)}")
     samples = len(dataset.train)
-    if not is_whole(n):
+    if not is_integer(n):
         raise ConfigError("problem.clients", f"{n!r} given; it must be a whole number from 1 to {samples}")
     if not 1 <= n <= samples:
         raise ConfigError("problem.clients", f"{n} given, but it must be from 1 to the {samples} training samples")

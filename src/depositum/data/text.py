@@ -24,7 +24,7 @@ from depositum.data import files, instructions
 from depositum.data.dataset import Dataset, Indices, Samples
 from depositum.data.instructions import TEMPLATE, Record
 from depositum.errors import ConfigError, DataError
-from depositum.wording import Called
+from depositum.validation import Description
 
 #: The target at a position that is to predict nothing: of the prompt, or behind the end.
 IGNORED = -100
@@ -207,7 +207,7 @@ def dolly(
 
 
 def own_instructions(
-    file: Annotated[str | list[str], Called("a file, or a list of one file per client")],
+    file: Annotated[str | list[str], Description("a file, or a list of one file per client")],
     test_file: str | None = None,
     fields: dict[str, str] | None = None,
     max_length: Annotated[int, Field(ge=2)] = MAX_LENGTH,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from depositum.errors import ConfigError, listing, nearest
-from depositum.wording import refusal
+from depositum.validation import describe_errors
 
 #: Some cells of a sweep: for each axis named, the label or labels that belong.
 Where = dict[str, str | list[str]]
@@ -226,7 +226,7 @@ def _one_line(error: ValidationError, name: str) -> ConfigError:
         return ConfigError(key, f"unknown key; it can be {listing(known)}{nearest(where[-1], known)}")
     if first["type"] == "missing":
         return ConfigError(key, "missing")
-    return ConfigError(key, refusal([first]))
+    return ConfigError(key, describe_errors([first]))
 
 
 def _fields(location: tuple[int | str, ...]) -> list[str]:

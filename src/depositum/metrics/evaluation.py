@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms import State
-from depositum.errors import ConfigError, is_number, is_whole
+from depositum.errors import ConfigError, is_integer, is_number
 from depositum.metrics import measures
 from depositum.problem import Oracle, Problem, constants
 
@@ -80,7 +80,7 @@ class MetricSettings:
 
     def __post_init__(self) -> None:
         for key, every in self._strides:
-            if not is_whole(every):
+            if not is_integer(every):
                 raise ConfigError(f"metrics.{key}", f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
             if every < 0:
                 raise ConfigError(f"metrics.{key}", f"{every} given; it must be ≥ 0 (0: never)")

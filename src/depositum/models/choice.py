@@ -13,9 +13,9 @@ from depositum.models.images import channels_of, resize
 from depositum.models.lora import located, lora
 from depositum.models.own import own_choice
 from depositum.models.resnet import resnet18
-from depositum.own_code import Folder, importable
 from depositum.randomness import seed_for
 from depositum.registry import Choice, Registry, Spec
+from depositum.user_code import Folder, import_path
 
 #: The paper's models by name: factories of (input_shape, classes), then a person's own parameters.
 MODELS = Registry[nn.Module]("model", supplied=2)
@@ -73,7 +73,7 @@ def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, bas
     (True, False)
     """
     choice = check(spec, base=base)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), importable(base):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), import_path(base):
         # Not torch.manual_seed, which would seed the GPUs' generators as well.
         torch.default_generator.manual_seed(seed_for(seed, purpose="init"))
         model = choice.make(tuple(input_shape), classes)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import PositiveInt
 from torch import nn
 
-from depositum.wording import Called
+from depositum.validation import Description
 
 
 def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.Module:
@@ -22,7 +22,7 @@ def linear(input_shape: tuple[int, ...], classes: int, bias: bool = True) -> nn.
 
 
 #: How wide the layers between inputs and scores are.
-Widths = Annotated[Sequence[PositiveInt], Called("a list of whole numbers ≥ 1")]
+Widths = Annotated[Sequence[PositiveInt], Description("a list of whole numbers ≥ 1")]
 
 
 def mlp(input_shape: tuple[int, ...], classes: int, hidden: Widths = (128, 64)) -> nn.Module:

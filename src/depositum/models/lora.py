@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from depositum import pretrained
 from depositum.errors import ConfigError, nearest
 from depositum.models.base import Base, read_base
-from depositum.own_code import Folder
-from depositum.wording import Called
+from depositum.user_code import Folder
+from depositum.validation import Description
 
 KEY = "problem.model.lora"
 
@@ -107,7 +107,7 @@ def lora(
     base: str,
     rank: Annotated[int, Field(ge=1)] = 8,
     alpha: Annotated[float, Field(gt=0)] = 16.0,
-    targets: Annotated[list[str], Called("a list of names of layers")] | Literal["all-linear"] | None = None,
+    targets: Annotated[list[str], Description("a list of names of layers")] | Literal["all-linear"] | None = None,
     tokenizer: str | None = None,
     client_adapters: bool = False,
 ) -> nn.Module:

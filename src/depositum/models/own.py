@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from depositum.errors import ConfigError
-from depositum.own_code import Folder, one_line, own
+from depositum.errors import ConfigError, describe_exception
 from depositum.registry import Choice, Spec
+from depositum.user_code import Folder, import_user_object
 
 
 def own_choice(spec: Spec, key: str, base: Folder | None = None) -> Choice[nn.Module]:
@@ -18,7 +18,7 @@ def own_choice(spec: Spec, key: str, base: Folder | None = None) -> Choice[nn.Mo
     more, and as `factory(**arguments)` otherwise.
     """
     name, arguments = _split(spec, key)
-    factory = own(name, key, "model", base)
+    factory = import_user_object(name, key, "model", base)
     if not callable(factory):
         raise ConfigError(key, f"{name!r} is a {type(factory).__name__}, not a function that returns a model")
     signature = inspect.signature(factory)
@@ -33,7 +33,7 @@ def own_choice(spec: Spec, key: str, base: Folder | None = None) -> Choice[nn.Mo
         try:
             return factory(*(input_shape, classes)[: len(supplied)], **given)  # type: ignore[no-any-return]
         except Exception as error:
-            raise ConfigError(key, f"{name!r}, called as {call}, failed: {one_line(error)}") from error
+            raise ConfigError(key, f"{name!r}, called as {call}, failed: {describe_exception(error)}") from error
 
     return Choice(name, make, arguments)
 

@@ -23,7 +23,7 @@ else:
     Sparse = sparse.csr_array
 
 #: Mixing matrices by name; the package supplies the graph (nodes 0 … n-1).
-MIXINGS = Registry[Sparse]("mixing", supplied=1)
+MIXINGS = Registry[Sparse]("mixing rule", supplied=1)
 
 #: How many entries of dense rows `row_sums` holds at a time: 16 MB.
 BLOCK = 1 << 21

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, describe_exception
 from depositum.layout import Layout
-from depositum.own_code import one_line
 from depositum.problem import row_loop
 from depositum.problem.backends import Backend as Backend
 from depositum.problem.backends import fastest
@@ -183,7 +182,7 @@ class RowModel:
                 candidates.insert(0, "vmap")
             except (RuntimeError, ValueError) as error:
                 if backend == "vmap":
-                    said = f"'vmap' given, but the model needs 'loop': {one_line(error)}"
+                    said = f"'vmap' given, but the model needs 'loop': {describe_exception(error)}"
                     raise ConfigError("run.backend", said) from error
         self.backend = candidates[-1] if self.random else candidates[0]
         if backend == "auto" and self.device.type == "cpu" and len(candidates) > 1 and work is not None:

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from depositum.errors import ConfigError
-from depositum.own_code import one_line
+from depositum.errors import ConfigError, describe_exception
 from depositum.problem.losses import Loss
 
 
@@ -56,7 +55,7 @@ def blamed_on(key: str, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ConfigError(key, f"{what}: {one_line(error)}") from error
+        raise ConfigError(key, f"{what}: {describe_exception(error)}") from error
 
 
 def described(value: object) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from depositum.errors import RegularizerError
-from depositum.layout import Entry, Layout
+from depositum.layout import Layout, ParameterSlot
 from depositum.regularizers.base import Regularizer, Step, norm, tolerance
 
 
@@ -60,22 +60,20 @@ class PerWeight(Regularizer):
         return bound
 
     def value(self, x: Tensor) -> Tensor:
-        values = [self._matrix_value(_matrix(x, entry)) for entry in self._entries(x) if _is_weight(entry)]
+        values = [self._matrix_value(_matrix(x, slot)) for slot in self._entries(x) if _is_weight(slot)]
         return torch.stack(values, -1).sum(-1)
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
         pieces = [
-            self._matrix_prox(_matrix(z, entry), tau).flatten(-2) if _is_weight(entry) else _columns(z, entry)
-            for entry in self._entries(z)
+            self._matrix_prox(_matrix(z, slot), tau).flatten(-2) if _is_weight(slot) else _columns(z, slot)
+            for slot in self._entries(z)
         ]
         return torch.cat(pieces, -1)
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
         distances = [
-            self._matrix_distance(_matrix(x, entry), _matrix(v, entry))
-            if _is_weight(entry)
-            else norm(_columns(v, entry))
-            for entry in self._entries(x)
+            self._matrix_distance(_matrix(x, slot), _matrix(v, slot)) if _is_weight(slot) else norm(_columns(v, slot))
+            for slot in self._entries(x)
         ]
         return norm(torch.stack(distances, -1))
 
@@ -161,13 +159,13 @@ def _svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, torch.where(finite.unsqueeze(-1), s, torch.nan), vh
 
 
-def _is_weight(entry: Entry) -> bool:
-    return len(entry.shape) >= 2
+def _is_weight(slot: ParameterSlot) -> bool:
+    return len(slot.shape) >= 2
 
 
-def _columns(x: Tensor, entry: Entry) -> Tensor:
-    return x[..., entry.start : entry.stop]
+def _columns(x: Tensor, slot: ParameterSlot) -> Tensor:
+    return x[..., slot.start : slot.stop]
 
 
-def _matrix(x: Tensor, entry: Entry) -> Tensor:
-    return _columns(x, entry).view(*x.shape[:-1], entry.shape[0], -1)
+def _matrix(x: Tensor, slot: ParameterSlot) -> Tensor:
+    return _columns(x, slot).view(*x.shape[:-1], slot.shape[0], -1)

@@ -7,8 +7,8 @@ from typing import Any
 
 from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.errors import ConfigError
-from depositum.own_code import own
 from depositum.regularizers import REGULARIZERS, Regularizer
+from depositum.user_code import import_user_object
 
 
 def register_own(table: dict[str, Any], base: Path) -> None:
@@ -27,7 +27,7 @@ def register_method(name: str, base: Path, key: str = "algorithm.name") -> None:
     """Make a person's own method known by `"package.module:Class"`; any other name is left as it is."""
     if ":" not in name:
         return
-    kind = own(name, key, "method", base)
+    kind = import_user_object(name, key, "method", base)
     fits = isinstance(kind, type) and issubclass(kind, Algorithm) and is_dataclass(kind)
     if not fits:
         raise ConfigError(key, f"{name!r} is no method: it must be a dataclass that extends Algorithm")
@@ -37,7 +37,7 @@ def register_method(name: str, base: Path, key: str = "algorithm.name") -> None:
 
 def _register_regularizer(name: str, base: Path) -> None:
     key = "problem.regularizer"
-    kind = own(name, key, "regularizer", base)
+    kind = import_user_object(name, key, "regularizer", base)
     if not (isinstance(kind, type) and issubclass(kind, Regularizer)):
         raise ConfigError(key, f"{name!r} is no regularizer: it must be a class that extends Regularizer")
     _check_whole(name, kind, key)

@@ -16,7 +16,7 @@ from depositum.registry import Registry
 from depositum.runs.config import Config, Held
 from depositum.runs.override import for_method
 from depositum.runs.own_names import register_method, register_own
-from depositum.wording import refusal
+from depositum.validation import describe_errors
 
 #: Every section's keys; beside a method's name stand its own.
 SECTIONS = {name: list(type(section).model_fields) for name, section in Config()}
@@ -179,4 +179,4 @@ def _one_line(error: ValidationError) -> ConfigError:
         what = "key" if len(location) > 1 else "section"
         return ConfigError(key, f"unknown {what}; it can be {listing(known)}{nearest(location[-1], known)}")
     alternatives = [e for e in error.errors() if e["loc"][:2] == first["loc"][:2]]
-    return ConfigError(key, refusal(alternatives))
+    return ConfigError(key, describe_errors(alternatives))

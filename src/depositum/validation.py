@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a value, in a person's words: what was given, and what it must be."""
+"""Pydantic's validation errors in the user's terms: the value given, and what it must be."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,10 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from depositum.errors import nearest
+from depositum.errors import nearest, with_article
 
-_CALLED = "called"
-
-#: What pydantic's types of error ask for; a name in braces is the limit.
-_ASKED = {
+#: What each pydantic error type expects; a name in braces is the limit.
+_EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -21,7 +19,7 @@ _ASKED = {
     "greater_than_equal": "a number ≥ {ge:g}",
     "less_than": "a number < {lt:g}",
     "less_than_equal": "a number ≤ {le:g}",
-    "string_type": "a text in quotes",
+    "string_type": "a string",
     "bool_type": "true or false",
     "list_type": "a list",
     "sequence_str": "a list",
@@ -35,48 +33,48 @@ _ASKED = {
 
 
 @dataclass(frozen=True)
-class Called:
-    """What a type is called where a value is none: `Annotated[Sequence[int], Called("a list of whole numbers")]`."""
+class Description:
+    """Describes a type in error messages: `Annotated[Sequence[int], Description("a list of whole numbers")]`."""
 
     words: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic say these words, in the place of whatever it found in the parts of the type."""
+        """Make pydantic report this description instead of its findings about the parts of the type."""
         return core_schema.custom_error_schema(
-            handler(source), custom_error_type=_CALLED, custom_error_message=self.words
+            handler(source), custom_error_type="description", custom_error_message=self.words
         )
 
 
-def refusal(errors: Sequence[ErrorDetails]) -> str:
-    """`"X given; it must be A or B"`, from the errors of one value: several where a type has alternatives.
+def describe_errors(errors: Sequence[ErrorDetails]) -> str:
+    """Return `"X given; it must be A or B"` for the errors of one value (several if its type has alternatives).
 
-    Of a list with one bad entry, X is the entry.
+    For a list with one invalid entry, X is the entry.
 
     >>> from pydantic import TypeAdapter, ValidationError
     >>> try:
     ...     TypeAdapter(int | bool).validate_python("three", strict=True)
     ... except ValidationError as error:
-    ...     print(refusal(error.errors()))
+    ...     print(describe_errors(error.errors()))
     'three' given; it must be a whole number or true or false
     """
     value = errors[0]["input"]
-    asked = dict.fromkeys(map(_words, errors))
-    names = [text for error in errors for text in _names(error)]
+    expected = dict.fromkeys(map(_expected, errors))
+    names = [name for error in errors for name in _expected_names(error)]
     near = nearest(value, names) if isinstance(value, str) else ""
-    return f"{value!r} given; it must be {' or '.join(asked)}{near}"
+    return f"{value!r} given; it must be {' or '.join(expected)}{near}"
 
 
-def _words(error: ErrorDetails) -> str:
-    """What one error asks for."""
+def _expected(error: ErrorDetails) -> str:
+    """What one error says the value must be."""
     context = error.get("ctx", {})
     if error["type"] == "is_instance_of":
-        return "a list" if context["class"] == "Sequence" else f"a {context['class']}"
-    if error["type"] in _ASKED:
-        return _ASKED[error["type"]].format_map(context)
+        return "a list" if context["class"] == "Sequence" else with_article(context["class"])
+    if error["type"] in _EXPECTED:
+        return _EXPECTED[error["type"]].format_map(context)
     return str(context.get("expected") or error["msg"])
 
 
-def _names(error: ErrorDetails) -> list[str]:
-    """The names, of those that an error asks for, that a value may have been meant for."""
+def _expected_names(error: ErrorDetails) -> list[str]:
+    """The quoted names among what an error expects, as candidates for a misspelt value."""
     expected = str(error.get("ctx", {}).get("expected", ""))
     return [part for part in expected.split("'")[1::2] if part]

@@ -1,4 +1,4 @@
-"""A person's own code, named in a configuration as `"package.module:name"`: their models, their methods."""
+"""User-defined models, methods and regularizers, named in a configuration as `"package.module:name"`."""
 
 import importlib
 import sys
@@ -10,14 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depositum.errors import ConfigError, nearest
+from depositum.errors import ConfigError, describe_exception, nearest
 
 Folder = str | PathLike[str]
 
 
 @contextmanager
-def importable(base: Folder | None) -> Iterator[list[str]]:
-    """Let modules in `base` (the configuration's folder) and in the current folder be imported, for a while."""
+def import_path(base: Folder | None) -> Iterator[list[str]]:
+    """Temporarily put `base` (the configuration's folder) and the current folder at the front of `sys.path`."""
     folders = [str(Path(base).resolve())] if base is not None else []
     folders.append(getcwd())
     sys.path[:0] = folders
@@ -28,14 +28,23 @@ def importable(base: Folder | None) -> Iterator[list[str]]:
             sys.path.remove(folder)
 
 
-def own(name: str, key: str, what: str, base: Folder | None = None) -> Any:
-    """What `"package.module:name"` names, imported from `base`, the current folder or what is installed.
+def import_user_object(name: str, key: str, kind: str, base: Folder | None = None) -> Any:
+    """Import the object named `"package.module:name"` from `base`, the current folder or the installed packages.
 
-    `what` is what it should be, for messages: `"model"`.
+    Parameters
+    ----------
+    name
+        What the user wrote.
+    key
+        The configuration key or argument that it was given for, for error messages.
+    kind
+        What the object should be, for error messages: `"model"`.
+    base
+        The configuration's folder.
     """
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise ConfigError(key, f"{name!r} given; a {what} of your own is written 'package.module:name'")
+        raise ConfigError(key, f"{name!r} given; a user-defined {kind} is written 'package.module:name'")
     module = _import(module_name, key, base)
     if not hasattr(module, attribute):
         near = nearest(attribute, [public for public in vars(module) if not public.startswith("_")])
@@ -44,22 +53,22 @@ def own(name: str, key: str, what: str, base: Folder | None = None) -> Any:
 
 
 def _import(name: str, key: str, base: Folder | None) -> ModuleType:
-    with importable(base) as folders:
+    with import_path(base) as folders:
         _forget_namesakes(name, folders)
         importlib.invalidate_caches()
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise ConfigError(key, f"importing {name!r} failed: {one_line(error)}") from error
+                raise ConfigError(key, f"importing {name!r} failed: {describe_exception(error)}") from error
             where = " or ".join(dict.fromkeys(folders))
             raise ConfigError(key, f"no module {name!r}, neither installed nor in {where}") from None
         except Exception as error:
-            raise ConfigError(key, f"importing {name!r} failed: {one_line(error)}") from error
+            raise ConfigError(key, f"importing {name!r} failed: {describe_exception(error)}") from error
 
 
 def _forget_namesakes(name: str, folders: list[str]) -> None:
-    """Drop a module imported from another folder under the same name: each configuration means its own `model.py`."""
+    """Drop a module of the same name from another folder: each configuration means the `model.py` beside it."""
     top = name.partition(".")[0]
     found = PathFinder.find_spec(top, folders)
     imported = sys.modules.get(top)
@@ -67,7 +76,3 @@ def _forget_namesakes(name: str, folders: list[str]) -> None:
         return
     for other in [m for m in sys.modules if m == top or m.startswith(f"{top}.")]:
         del sys.modules[other]
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
