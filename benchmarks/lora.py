@@ -27,7 +27,7 @@ from depositum.algorithms import Depositum
 from depositum.data import TokenSamples
 from depositum.data.text import IGNORED
 from depositum.engines import EngineSettings, Simulator
-from depositum.engines.acceleration import LONGEST
+from depositum.engines.compilation import CAPTURE_LENGTH
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.regularizers import MCP
@@ -160,13 +160,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=192)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=LONGEST, help=f"of a go; rounded up to a multiple of {LONGEST}")
+    parser.add_argument(
+        "--steps", type=int, default=CAPTURE_LENGTH, help=f"of a go; rounded up to a multiple of {CAPTURE_LENGTH}"
+    )
     parser.add_argument("--compile", default="never", choices=["never", "always"])
     parser.add_argument("--backends", nargs="+", default=["vmap", "loop"])
     given = parser.parse_args()
     device = torch.device(given.device)
     # Whole stretches, as they are captured in CUDA graphs: others would be captured anew in every go.
-    steps = LONGEST * math.ceil(given.steps / LONGEST)
+    steps = CAPTURE_LENGTH * math.ceil(given.steps / CAPTURE_LENGTH)
     precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {given.batch}, length {given.length}")

@@ -10,9 +10,15 @@ from torch import nn
 
 import depositum as dp
 from depositum.algorithms import State
-from depositum.engines import EngineSettings, Monitor, Simulator, acceleration, worth
-from depositum.engines.acceleration import Accelerator, trace
-from depositum.engines.splitting import split
+from depositum.engines import EngineSettings, Monitor, Simulator
+from depositum.engines.compilation import (
+    MIN_COMPILED_STEPS,
+    Accelerator,
+    compilation_seconds,
+    seconds_saved,
+    trace,
+)
+from depositum.engines.graph_passes import split_at_models
 from tests.algorithms.test_all_methods import METHODS, advanced, start
 from tests.engines.test_simulator import CLASSES, D_IN, N, seeded_problem
 
@@ -43,7 +49,7 @@ def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
             programs[kind] = None  # the first of a kind is run as it is: what code keeps for later is there then
             traced.iteration(kind)
             continue
-        programs[kind] = programs[kind] or split(trace(traced.iteration, kind), traced.iteration.place_of_x)
+        programs[kind] = programs[kind] or split_at_models(trace(traced.iteration, kind), traced.iteration.place_of_x)
         for program in programs[kind]:
             program(*traced.iteration.tensors())
     traced.state = traced.iteration.state
@@ -59,7 +65,7 @@ def test_the_new_models_are_written_first_where_the_old_ones_are_not_needed(name
     kind = sim.algorithm.kind(0, sim.period)
     sim.iteration.hold(sim.state)
     sim.iteration(kind)
-    programs = split(trace(sim.iteration, kind), sim.iteration.place_of_x)
+    programs = split_at_models(trace(sim.iteration, kind), sim.iteration.place_of_x)
     assert len(programs) == parts
     if parts == 2:
         written = {str(n.args[0]) for n in programs[0].graph.nodes if "copy_" in str(n.target)}
@@ -188,7 +194,7 @@ def test_what_cannot_be_compiled_runs_without_and_says_so_once() -> None:
 
     plain, asked = made("never"), made("always")
     plain.advance(9)
-    with pytest.warns(RuntimeWarning, match="cannot be compiled, and run without") as said:
+    with pytest.warns(RuntimeWarning, match="cannot be compiled; continuing without") as said:
         asked.advance(9)
     assert len([w for w in said if "cannot be compiled" in str(w.message)]) == 1
     assert apart(plain, asked) == 0.0
@@ -201,9 +207,9 @@ def test_compiling_has_to_repay_itself() -> None:
     sim.iteration("exchange")
     graph = trace(sim.iteration, "exchange")
     device = torch.device("cpu")
-    saved, cost = worth.saving(graph, device), worth.cost(graph, device)
+    saved, cost = seconds_saved(graph, device), compilation_seconds(graph, device)
     assert 0 < saved < 0.1 < cost
-    never = acceleration.Accelerator(sim.iteration, "float64", device, "auto", steps=worth.SHORTEST - 1)
+    never = Accelerator(sim.iteration, "float64", device, "auto", steps=MIN_COMPILED_STEPS - 1)
     assert not never.compiled
     for steps, repays in ((int(cost / saved), False), (int(3 * cost / saved), True)):
-        assert acceleration.Accelerator(sim.iteration, "float64", device, "auto", steps)._repays(graph) == repays
+        assert Accelerator(sim.iteration, "float64", device, "auto", steps)._pays_off(graph) == repays

@@ -231,14 +231,14 @@ def test_batched_layers_compute_the_same_model(model: str) -> None:
 @pytest.mark.parametrize(("rows", "d", "count"), [(8, 18, 3), (20, 300, 4), (400, 20, 2), (266, 1000, 6)])
 def test_watching_there(rows: int, d: int, count: int) -> None:
     """The kernel's consensus error, and the first iteration at which a row is not finite, are the plain ones."""
-    from depositum.kernels.watching import watch
+    from depositum.kernels.monitoring import record
 
     generator = torch.Generator("cuda").manual_seed(0)
     variables = [torch.randn(rows, d, device="cuda", generator=generator) for _ in range(count)]
     errors = torch.full((7, 2), -5.0, dtype=torch.float64, device="cuda")
     first_bad = torch.full((rows, count), -1, dtype=torch.int64, device="cuda")
     for t, (variable, row) in enumerate([(1, 0), (0, rows - 1), (count - 1, 3), (1, 5)], start=9):
-        watch(variables, 1, torch.tensor(t, device="cuda"), errors, first_bad)
+        record(variables, 1, torch.tensor(t, device="cuda"), errors, first_bad)
         expected = consensus(variables[1].double(), 2)
         assert torch.allclose(errors[t % 7], expected, rtol=1e-12, atol=0, equal_nan=True)
         variables[variable][row, d // 2] = float("inf") if row else float("nan")
@@ -277,7 +277,7 @@ def test_sparse_mixing_there(dtype: torch.dtype) -> None:
     """The kernel's sum over neighbours equals the dense product to rounding, for two trials of an uneven graph."""
     network = dp.erdos_renyi(150, 0.05, seed=3)
     mix = Exchange(network, 2, torch.device("cuda"), dtype)
-    assert not mix.pattern.full
+    assert not mix.pattern.dense
     z = torch.randn(300, 1300, device="cuda", dtype=dtype)
     expected = torch.tensor(network.W, device="cuda") @ z.view(2, 150, -1).double()
     error = (mix(z).view(2, 150, -1).double() - expected).abs().max()

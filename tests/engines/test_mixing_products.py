@@ -8,7 +8,7 @@ import depositum as dp
 from depositum import networks
 from depositum.engines import EngineSettings, Simulator
 from depositum.engines.mixing import Exchange
-from depositum.engines.products import FEW, Pattern, Weights
+from depositum.engines.mixing_products import MAX_INLINE_TERMS, MixingWeights, SparsityPattern
 from tests.engines.test_simulator import N, seeded_problem
 
 DOUBLE = torch.float64
@@ -38,10 +38,10 @@ def test_every_form_is_the_dense_product(network: dp.Network, inline: bool) -> N
 
 
 def test_forms_are_chosen_by_the_graph() -> None:
-    assert exchange(dp.ring(90)).pattern.width <= FEW
-    assert not exchange(dp.ring(90)).pattern.full
-    assert exchange(dp.ring(20)).pattern.full
-    assert exchange(dp.erdos_renyi(80, 0.5)).pattern.full
+    assert exchange(dp.ring(90)).pattern.width <= MAX_INLINE_TERMS
+    assert not exchange(dp.ring(90)).pattern.dense
+    assert exchange(dp.ring(20)).pattern.dense
+    assert exchange(dp.erdos_renyi(80, 0.5)).pattern.dense
 
 
 CHANGING = {
@@ -94,8 +94,8 @@ def test_tracking_survives_a_changing_network(topology: str) -> None:
 def test_a_pattern_with_rows_of_different_length() -> None:
     """Places beyond a client's last entry are no terms."""
     starts, columns = torch.tensor([0, 3, 4, 6]), torch.tensor([0, 1, 2, 1, 0, 2])
-    pattern = Pattern(starts, columns, trials=1)
-    weights = Weights(pattern, torch.arange(1.0, 7.0, dtype=DOUBLE))
+    pattern = SparsityPattern(starts, columns, trials=1)
+    weights = MixingWeights(pattern, torch.arange(1.0, 7.0, dtype=DOUBLE))
     full = torch.tensor([[1, 2, 3], [0, 4, 0], [5, 0, 6]], dtype=DOUBLE)
     assert torch.equal(weights.matrix, full)
     z = torch.randn(3, 2, dtype=DOUBLE)

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from depositum import models
 from depositum.data.instructions import Record
 from depositum.data.text import IGNORED
-from depositum.engines.acceleration import trace
+from depositum.engines.compilation import trace
 from depositum.layout import Layout
 from depositum.metrics import with_perplexities
 from depositum.models.lora import Fold, RowLinear

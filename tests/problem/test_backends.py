@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import depositum as dp
-from depositum.engines.turning import turn_products
+from depositum.engines.graph_passes import transpose_products
 from depositum.problem import Oracle, as_loss, gradients
 from depositum.problem.backends import TIE, Backend, fastest
 from depositum.problem.gradients import RowModel
@@ -182,10 +182,10 @@ def test_transposed_products_are_written_the_right_way_round() -> None:
     for function, changes in ((once, True), (twice, False), (across, False)):
         traced = make_fx(function, tracing_mode="fake")(a, b)
         before = traced.code
-        turn_products(traced)
+        transpose_products(traced)
         assert (traced.code != before) == changes
         torch.testing.assert_close(traced(a, b), function(a, b), rtol=1e-12, atol=1e-12)
     traced = make_fx(once, tracing_mode="fake")(a, b)
-    turn_products(traced)
+    transpose_products(traced)
     (product,) = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default)
     assert all(user.target is not torch.ops.aten.transpose.int for user in product.users)

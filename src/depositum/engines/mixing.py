@@ -6,7 +6,7 @@
 import torch
 from torch import Tensor
 
-from depositum.engines.products import Pattern, Weights
+from depositum.engines.mixing_products import MixingWeights, SparsityPattern
 from depositum.networks import Network
 
 
@@ -21,10 +21,10 @@ class Exchange:
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
         W = network.weights
         starts, columns = (torch.tensor(a, dtype=torch.int64, device=device) for a in (W.indptr, W.indices))
-        self.pattern = Pattern(starts, columns, trials)
+        self.pattern = SparsityPattern(starts, columns, trials)
         self._own = self.pattern.rows == columns
-        self._static = Weights(self.pattern, torch.tensor(W.data, dtype=dtype, device=device))
-        self._links = Weights(self.pattern, (~self._own).to(dtype))
+        self._static = MixingWeights(self.pattern, torch.tensor(W.data, dtype=dtype, device=device))
+        self._links = MixingWeights(self.pattern, (~self._own).to(dtype))
         for table in (self._static, self._links):
             table.prepare()
         self._copies = float(network.degree.mean())
@@ -53,8 +53,8 @@ class Exchange:
             entries = self._static.entries
             lost = self.pattern.padded(torch.where(there, 0, entries)).sum(1)
             kept = torch.where(there, entries, 0)
-            self.weights = Weights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
-            self.links = Weights(self.pattern, torch.where(there, self._links.entries, 0))
+            self.weights = MixingWeights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
+            self.links = MixingWeights(self.pattern, torch.where(there, self._links.entries, 0))
 
     def sent_to(self, phase: int) -> float:
         """The neighbours that a client sends a row to in a phase, on average over clients."""

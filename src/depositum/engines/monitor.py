@@ -49,9 +49,9 @@ def _seen(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tenso
 
 @torch.library.custom_op("depositum::watch", mutates_args=("errors", "first_bad"))
 def _watch(variables: Sequence[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
-    from depositum.kernels.watching import watch
+    from depositum.kernels.monitoring import record
 
-    watch([v.contiguous() for v in variables], own, t, errors, first_bad)
+    record([v.contiguous() for v in variables], own, t, errors, first_bad)
 
 
 @_watch.register_fake

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from depositum.algorithms import Algorithm, State, combined
-from depositum.engines.acceleration import LONGEST, Accelerator, Compile
+from depositum.engines.compilation import CAPTURE_LENGTH, Accelerator, Compile
 from depositum.engines.iteration import Iteration, Watch
 from depositum.engines.mixing import Exchange
 from depositum.engines.states import kept, taken_up
@@ -132,7 +132,7 @@ class Simulator:
         self._accelerator: Accelerator | None = None
         #: Iterations of the whole run, where known: what compiling has to repay itself in.
         self.steps = 0
-        self._stride = period * max(1, LONGEST // period) if self.device.type == "cuda" else 1
+        self._stride = period * max(1, CAPTURE_LENGTH // period) if self.device.type == "cuda" else 1
         self.t = 0
         self.costs = Costs()
         self.state: State

@@ -1,1 +1,1 @@
-"""Kernels for what torch has no fast form of: operations whose parameters differ from row to row. They need Triton."""
+"""Triton kernels for operations whose parameters differ from row to row, for which torch has no fast form."""

@@ -1,4 +1,4 @@
-"""Triton kernel that gathers samples straight from the host's memory, over the bus, as part of the device's work."""
+"""Triton kernel that gathers samples directly from pinned host memory, so that it can be part of a CUDA graph."""
 
 import torch
 import triton
@@ -16,7 +16,7 @@ def _gather(host, indices, out, size, BLOCK: tl.constexpr):
 
 
 def gather(host: Tensor, indices: Tensor) -> Tensor:
-    """Samples `[*indices.shape, ...]` on the device of `indices`, of pinned host memory `[N, ...]`."""
+    """Samples `[*indices.shape, ...]` on the device of `indices`, from pinned host memory `[N, ...]`."""
     out = torch.empty(*indices.shape, *host.shape[1:], dtype=host.dtype, device=indices.device)
     size = host[0].numel()
     block = min(1024, triton.next_power_of_2(size))

@@ -68,7 +68,7 @@ def _turned(w: Tensor) -> Tensor:
     An operation of its own, so that a compiler makes the new models once, in full, before anything reads a part of
     them; it would otherwise work out every part anew from what the models are made of.
     """
-    from depositum.kernels.turning import taps_first
+    from depositum.kernels.convolution import taps_first
 
     return taps_first(w)
 

@@ -1,7 +1,7 @@
-"""Triton kernel of Σ_j w_ij z_j over the neighbours j of every row i, W in compressed rows: time grows with edges.
+"""Triton kernel for Σ_j w_ij z_j over the neighbours j of every row i, W in CSR format: its time grows with the edges.
 
-Programs that run together take the same columns of neighbouring rows, so that a row read by one neighbour is still in
-the cache when the next asks for it. Terms are added in the order of j in full float32 or float64.
+Programs that run concurrently take the same columns of neighbouring rows, so that a row read for one neighbour is still
+in the cache when the next needs it. Terms are added in the order of j, in full float32 or float64.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _mix(z, out, starts, columns, weights, n, d, total, BLOCK: tl.constexpr):
+def _mix_sparse(z, out, starts, columns, weights, n, d, total, BLOCK: tl.constexpr):
     row = tl.program_id(0) % total
     client, base = row % n, (row // n * n).to(tl.int64)
     column = (tl.program_id(0) // total).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -24,10 +24,10 @@ def _mix(z, out, starts, columns, weights, n, d, total, BLOCK: tl.constexpr):
     tl.store(out + row.to(tl.int64) * d + column, acc, mask=inside)
 
 
-def mix(starts: Tensor, columns: Tensor, weights: Tensor, z: Tensor, n: int) -> Tensor:
+def mix_sparse(starts: Tensor, columns: Tensor, weights: Tensor, z: Tensor, n: int) -> Tensor:
     """Mix the rows of every trial of z `[S·n, d]`; `starts` `[n + 1]` and `columns` `[edges]` are int32."""
     out = torch.empty_like(z)
     rows, d = z.shape
     block = min(1024, triton.next_power_of_2(d))
-    _mix[(rows * triton.cdiv(d, block),)](z, out, starts, columns, weights, n, d, rows, BLOCK=block)
+    _mix_sparse[(rows * triton.cdiv(d, block),)](z, out, starts, columns, weights, n, d, rows, BLOCK=block)
     return out

@@ -1,0 +1,273 @@
+"""Compilation of iterations, where it pays off, and their capture in CUDA graphs.
+
+The Python code of an iteration is traced once per kind of step: everything it does to tensors (draw batches, gather
+samples, gradients, prox, momentum, mixing, monitoring) becomes one function that updates the state in place.
+`torch.compile` fuses it into a few kernels, which read and write memory as rarely as the arithmetic allows. On a GPU,
+the launches of a round of iterations are captured once and replayed as a single launch.
+
+None of this changes what is computed: every form gives the same trajectory, up to rounding. Iterations that cannot be
+compiled or captured (because a model reads values on the host, say) run as they are, with one warning.
+"""
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from depositum.engines.graph_passes import split_at_models, transpose_products
+from depositum.engines.iteration import Iteration
+from depositum.problem.precision import Precision, forward_backward
+
+#: Approximate number of iterations captured in one CUDA graph: enough to hide the cost of its launch.
+CAPTURE_LENGTH = 16
+#: Runs with fewer iterations are never compiled, nor even traced.
+MIN_COMPILED_STEPS = 1000
+
+Compile = Literal["auto", "always", "never"]
+Program = Callable[[], None]
+
+
+class Accelerator:
+    """Runs an iteration repeatedly.
+
+    Parameters
+    ----------
+    iteration
+        Holds the state to advance. The tensors it writes to must stay at their addresses as long as this object lives.
+    precision
+        Precision of the model's passes. Compiled code reads it when it runs, and applies it to all its matrix products:
+        mixing and prox either use none or set their own precision.
+    compile
+        `"always"`, `"never"`, or `"auto"`: only if the time saved over `steps` iterations exceeds that of compilation.
+    """
+
+    def __init__(
+        self, iteration: Iteration, precision: Precision, device: torch.device, compile: Compile, steps: int = 0
+    ) -> None:
+        self.iteration, self.precision, self.device = iteration, precision, device
+        self.steps, self.always = steps, compile == "always"
+        self.compiled = self.always or (compile == "auto" and steps >= MIN_COMPILED_STEPS)
+        self.captures = device.type == "cuda"
+        #: Called before iterations are compiled, which takes seconds to a minute.
+        self.announce: Callable[[], None] = lambda: None
+        self._programs: dict[str, Program] = {}
+        self._compiled: set[str] = set()
+        self._graphs: dict[tuple[str, ...], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.captures else None
+
+    def run(self, kinds: tuple[str, ...]) -> int:
+        """Run iterations of these kinds in order, or only the first few; returns how many were run."""
+        graph = self._graphs.get(kinds)
+        if graph is not None:
+            graph.replay()
+            return len(kinds)
+        first, ready = kinds[0], self._programs
+        if first not in ready:
+            ready[first] = self._plain(first)
+            if self.compiled:
+                self._compile(first)
+            else:
+                ready[first]()
+            return 1
+        if self.captures and all(kind in ready and (kind in self._compiled or not self.compiled) for kind in kinds):
+            self._capture(kinds)
+            return 0
+        ready[first]()
+        return 1
+
+    def _plain(self, kind: str) -> Program:
+        def plain() -> None:
+            with torch.no_grad():
+                self.iteration(kind)
+
+        return plain
+
+    def _compile(self, kind: str) -> None:
+        """Replace a kind's plain program by a compiled one and run it; if that fails, run the plain one.
+
+        All iterations of a run are compiled, starting with the first of each kind: otherwise a run resumed from a
+        checkpoint would round some of them differently from an uninterrupted run.
+        """
+        before = [tensor.to("cpu", copy=True) for tensor in self.iteration.tensors()]  # the device may lack the memory
+        # A plain run first fills all caches, so that none is filled with traced tensors.
+        self._programs[kind]()
+        self._restore(before)
+        try:
+            program = self._compiled_program(kind)
+            if program is not None:
+                program()
+        except Exception as error:  # a user-defined model may make the compiler fail in any way
+            program = None
+            self._warn("compiled", error)
+        if program is not None:
+            self._programs[kind] = program
+            self._compiled.add(kind)
+            return
+        self.compiled = False
+        self._programs = {kind: self._plain(kind) for kind in self._programs}
+        self._restore(before)
+        self._programs[kind]()
+
+    def _compiled_program(self, kind: str) -> Program | None:
+        """The compiled iteration of a kind; None if compilation would take longer than it saves."""
+        tensors = self.iteration.tensors()
+        self.iteration.exchange.inline = True
+        try:
+            graph = trace(self.iteration, kind)
+        finally:
+            self.iteration.exchange.inline = False
+        if not (self.always or self._compiled or self._pays_off(graph)):
+            return None
+        self.announce()
+        # On a CPU, a second call costs an iteration of a small model more than the memory traffic that it saves.
+        parts = [graph] if self.device.type == "cpu" else split_at_models(graph, self.iteration.place_of_x)
+        functions = [self._compiled_graph(part) for part in parts]
+
+        def compiled() -> None:
+            with torch.no_grad(), forward_backward(self.precision):
+                for function in functions:
+                    function(*tensors)
+                if self.iteration.watched_apart:
+                    self.iteration.observe()
+
+        return compiled
+
+    def _restore(self, before: list[Tensor]) -> None:
+        """Undo everything written and counted since `before` was copied."""
+        for tensor, old in zip(self.iteration.tensors(), before, strict=True):
+            tensor.copy_(old)
+        self.iteration.exchange.count()
+
+    def _compiled_graph(self, graph: GraphModule) -> Callable[..., object]:
+        transpose_products(graph)
+        if self.device.type == "cpu":
+            # The compiler is called directly: `torch.compile` would check at every call that nothing it depends on has
+            # changed (nothing can), which in an iteration of a small model takes longer than the arithmetic.
+            return cast(Callable[..., object], torch._inductor.compile(graph, list(self.iteration.tensors())))
+        compiled: Callable[..., object] = torch.compile(graph, fullgraph=True, dynamic=False)
+        return compiled
+
+    def _pays_off(self, graph: GraphModule) -> bool:
+        kinds = 2  # most methods have two: with and without communication
+        return self.steps * seconds_saved(graph, self.device) > kinds * compilation_seconds(graph, self.device)
+
+    def _capture(self, kinds: tuple[str, ...]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with _garbage_collection_paused(), torch.cuda.graph(graph, pool=self._pool):
+                for kind in kinds:
+                    self._programs[kind]()
+        except Exception as error:
+            self.captures = False
+            torch.cuda.synchronize()
+            self._warn("captured in a CUDA graph", error)
+            return
+        self._graphs[kinds] = graph
+
+    def _warn(self, what: str, error: Exception) -> None:
+        """Warn that iterations cannot be compiled or captured.
+
+        Where several trials run out of memory an error is raised instead: running fewer of them at once is faster.
+        """
+        if self.iteration.oracle.trials > 1 and _is_out_of_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        warnings.warn(f"iterations cannot be {what}; continuing without ({reason})", RuntimeWarning, stacklevel=4)
+
+
+def trace(iteration: Iteration, kind: str) -> GraphModule:
+    """The operations of one iteration as a function of `iteration.tensors()`, which it updates in place."""
+
+    def body(*tensors: Tensor) -> tuple[()]:
+        with torch.no_grad(), iteration.on(tensors):
+            iteration.advance(kind)
+            if not iteration.watched_apart:
+                iteration.observe()
+        return ()
+
+    # With fake tensors, tracing computes nothing and allocates no memory.
+    return make_fx(body, tracing_mode="fake", _allow_non_fake_inputs=True)(*iteration.tensors())
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Keep Python from freeing an earlier graph during a capture, which would invalidate it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error or one of its causes is a lack of device memory: ending a failed capture can raise another."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+# When compilation pays off: an estimate from the operations of an iteration. It uses no clock, so that a run decides
+# the same whenever and wherever it is resumed. Every operation that a compiler fuses with its neighbours saves a launch
+# and memory traffic; matrix products and the package's own kernels stay as they are.
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """Seconds per launch, bytes per second, and seconds of compilation (once, and per operation).
+
+    Rounded from measurements of `benchmarks/simulator.py` with and without compilation.
+    """
+
+    launch: float
+    bandwidth: float
+    compilation: float
+    compilation_per_operation: float
+
+    @classmethod
+    def of(cls, device: torch.device) -> "DeviceSpeed":
+        """The typical speed of this type of device."""
+        if device.type == "cuda":
+            return cls(launch=2e-6, bandwidth=2.5e12, compilation=6.0, compilation_per_operation=0.02)
+        return cls(launch=4e-6, bandwidth=8e9, compilation=8.0, compilation_per_operation=0.04)
+
+
+#: Share of an operation's time that fusing it saves.
+FUSION_SAVING = 0.7
+_NEVER_FUSED = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
+
+
+def seconds_saved(graph: GraphModule, device: torch.device) -> float:
+    """Estimated seconds that compilation saves per iteration."""
+    speed = DeviceSpeed.of(device)
+    fused = [node for node in graph.graph.nodes if _is_fusible(node)]
+    return FUSION_SAVING * sum(speed.launch + _bytes(node) / speed.bandwidth for node in fused)
+
+
+def compilation_seconds(graph: GraphModule, device: torch.device) -> float:
+    """Estimated seconds of compilation."""
+    speed = DeviceSpeed.of(device)
+    return speed.compilation + speed.compilation_per_operation * len(graph.graph.nodes)
+
+
+def _is_fusible(node: Node) -> bool:
+    """Whether a node is an ATen operation that computes something and is not a matrix product."""
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return False
+    return not target.is_view and target._schema.name.removeprefix("aten::") not in _NEVER_FUSED
+
+
+def _bytes(node: Node) -> int:
+    """Bytes that an operation reads and writes."""
+    values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+    return sum(v.numel() * v.element_size() for v in values if isinstance(v, Tensor))
