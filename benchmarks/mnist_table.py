@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from depositum.report import ProgressBar
-from depositum.report.tables import final_values
+from depositum.report.history_tables import final_values
+from depositum.report.progress import ProgressBar
 from depositum.runs import execute, load
 
 SEEDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5

@@ -23,7 +23,7 @@ ORDER = (
     "runs",
     "report",
     "experiments",
-    "fit",
+    "fitting",
     "cli",
 )
 #: Parts that know nothing of some part that stands before them.

@@ -1,68 +1,122 @@
 """Decentralized composite federated learning.
 
-n clients, each with data that never leaves it, train one model together with no server, talking only to their
-neighbours on a graph, while a regularizer makes the model sparse, low-rank or constrained:
+n clients train one model without a server: each keeps its data and talks only to its neighbours on a graph, while a
+regularizer makes the model sparse, low-rank or constrained:
 
     min_x  φ(x) = (1/n) Σ_i f_i(x) + β h(x)
 
-`fit` trains a person's own model on their own data; the command `depositum run` runs a configuration file.
+`fit` trains a PyTorch model on in-memory data; the command `depositum run` trains as a configuration file says.
+
+Names are imported when they are first used (PEP 562), so that `import depositum` is fast.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from depositum.algorithms import Algorithm, Depositum, algorithm
-from depositum.engines import Callback
-from depositum.engines.processes import ProcessSettings
-from depositum.errors import (
-    ConfigError,
-    DataError,
-    DepositumError,
-    DivergedError,
-    GroupError,
-    NetworkError,
-    PeerLost,
-    RegularizerError,
-)
-from depositum.fit import FitResult, fit
-from depositum.metrics import MetricSettings
-from depositum.networks import (
-    Network,
-    complete,
-    erdos_renyi,
-    exponential,
-    geometric,
-    grid,
-    hypercube,
-    network,
-    one_peer_exponential,
-    path,
-    ring,
-    star,
-    torus,
-)
-from depositum.regularizers import (
-    L1,
-    MCP,
-    SCAD,
-    Box,
-    ElasticNet,
-    GroupLasso,
-    L1Ball,
-    L2Ball,
-    L2Norm,
-    Nonnegative,
-    NuclearNorm,
-    Regularizer,
-    Simplex,
-    SquaredL2,
-    Zero,
-)
-from depositum.report import TensorBoard
+if TYPE_CHECKING:
+    from depositum.algorithms import Algorithm, Depositum, algorithm
+    from depositum.engines import Callback
+    from depositum.engines.processes import ProcessSettings
+    from depositum.errors import (
+        ConfigError,
+        DataError,
+        DepositumError,
+        DivergedError,
+        GroupError,
+        NetworkError,
+        PeerLost,
+        RegularizerError,
+    )
+    from depositum.fitting import FitResult, fit
+    from depositum.metrics import MetricSettings
+    from depositum.networks import (
+        Network,
+        complete,
+        erdos_renyi,
+        exponential,
+        geometric,
+        grid,
+        hypercube,
+        network,
+        one_peer_exponential,
+        path,
+        ring,
+        star,
+        torus,
+    )
+    from depositum.regularizers import (
+        L1,
+        MCP,
+        SCAD,
+        Box,
+        ElasticNet,
+        GroupLasso,
+        L1Ball,
+        L2Ball,
+        L2Norm,
+        Nonnegative,
+        NuclearNorm,
+        Regularizer,
+        Simplex,
+        SquaredL2,
+        Zero,
+    )
+    from depositum.report.tensorboard import TensorBoard
 
-try:
-    __version__ = version("depositum")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+    __version__: str
+
+#: The module that defines each public name; the imports above tell the same to type checkers.
+_NAMES = {
+    "depositum.algorithms": ("Algorithm", "Depositum", "algorithm"),
+    "depositum.engines": ("Callback",),
+    "depositum.engines.processes": ("ProcessSettings",),
+    "depositum.errors": (
+        "ConfigError",
+        "DataError",
+        "DepositumError",
+        "DivergedError",
+        "GroupError",
+        "NetworkError",
+        "PeerLost",
+        "RegularizerError",
+    ),
+    "depositum.fitting": ("FitResult", "fit"),
+    "depositum.metrics": ("MetricSettings",),
+    "depositum.networks": (
+        "Network",
+        "complete",
+        "erdos_renyi",
+        "exponential",
+        "geometric",
+        "grid",
+        "hypercube",
+        "network",
+        "one_peer_exponential",
+        "path",
+        "ring",
+        "star",
+        "torus",
+    ),
+    "depositum.regularizers": (
+        "L1",
+        "MCP",
+        "SCAD",
+        "Box",
+        "ElasticNet",
+        "GroupLasso",
+        "L1Ball",
+        "L2Ball",
+        "L2Norm",
+        "Nonnegative",
+        "NuclearNorm",
+        "Regularizer",
+        "Simplex",
+        "SquaredL2",
+        "Zero",
+    ),
+    "depositum.report.tensorboard": ("TensorBoard",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "L1",
@@ -112,3 +166,41 @@ __all__ = [
     "star",
     "torus",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    value: Any
+    if name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+    elif name == "__version__":
+        value = _version()
+    elif name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        value = _submodule(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("depositum")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"
+
+
+def _submodule(name: str) -> Any:
+    """`depositum.networks` works without an import of its own."""
+    module = f"{__name__}.{name}"
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -5,11 +5,11 @@ import sys
 import threading
 
 from depositum.cli import main
-from depositum.engines.processes.group import launched
+from depositum.cli.interrupt import under_torchrun
 
 
-def end_at_once(code: int) -> None:
-    """End without Python's clearing up, which aborts a process whose threads are waiting for others inside of torch."""
+def exit_without_cleanup(code: int) -> None:
+    """Exit without Python's cleanup, which aborts a process that has threads waiting for other processes in torch."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
@@ -22,6 +22,6 @@ if __name__ == "__main__":
     try:
         main()
     except SystemExit as end:
-        if not launched() or isinstance(end.code, str):
+        if not under_torchrun() or isinstance(end.code, str):
             raise
-        end_at_once(end.code or 0)
+        exit_without_cleanup(end.code or 0)

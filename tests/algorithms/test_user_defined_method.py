@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from depositum.algorithms import ALGORITHMS
-from depositum.cli.compare import _chosen
+from depositum.cli.compare import selected_methods
 from tests.support.small_runs import cli, outcome, write_config
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
@@ -132,10 +132,10 @@ def test_a_base_that_is_run_by_its_name_alone(tmp_path: Path) -> None:
     """A server's method has no use for the network that the others take: compared, it leaves it out."""
     network, override = {"mixing": "lazy-metropolis"}, {"smooth": {"problem": {"beta": 0}}}
     path = config(tmp_path, "fedmid", network=network, override=override)
-    own = _chosen(None, path, [])
+    own = selected_methods(None, path, [])
     assert "fedmid" in own
     assert "depositum" in own
-    names = _chosen("all", config(tmp_path, "mine:ProxDSGD"), [])
+    names = selected_methods("all", config(tmp_path, "mine:ProxDSGD"), [])
     assert "mine:ProxDSGD" in names
     assert "prox-dsgd" not in names
 

@@ -270,8 +270,8 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
         (("theory", "c.toml", "--variance", "nan"), "--variance: nan given; it must be a finite number ≥ 0"),
         (("compare", "nowhere"), "nowhere: holds no run (there is no history.csv)"),
         (("compare", "nowhere", "--out", "a.jpg"), "--out: 'a.jpg' given; it must end in .png, .pdf or .svg"),
-        (("compare", "x", "--out", "no/a.png"), "--out: 'no/a.png' given; it must be a file in a folder that is there"),
-        (("compare", "c.toml", "./c.toml"), "c.toml: is named twice; name the folder of each run once"),
+        (("compare", "x", "--out", "no/a.png"), "--out: 'no/a.png' given; it must be a file in an existing folder"),
+        (("compare", "c.toml", "./c.toml"), "c.toml: given twice; give the folder of each run once"),
         (
             ("compare", "nowhere", "--against", "byte_sent"),
             "--against: 'byte_sent' given; it can be 'iteration', 'phases', 'bytes_sent', 'gradient_evaluations' or "

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import depositum
 from depositum.algorithms import SCHEDULES, as_schedule
 from depositum.errors import ConfigError
-from depositum.report import TensorBoard
+from depositum.report.tensorboard import TensorBoard
 from depositum.runs import Config, apply_override, load, parse
 from depositum.runs.folder import FREE
 from tests.support.small_runs import Killed, KilledAt, cli, files, train, write_config
@@ -152,7 +152,7 @@ def test_compare(config: Path) -> None:
 
     refused = cli("compare", "a", "b", "--against", "phases")
     assert refused.code == 2
-    assert refused.err == ("error: --out: 'compare.png' exists; name another file, or give --force to write over it\n")
+    assert refused.err == ("error: --out: 'compare.png' exists; choose another file, or pass --force to overwrite it\n")
     assert Path("compare.png").read_bytes() == picture
     assert cli("compare", "a", "b", "--against", "phases", "--force").code == 0
     assert Path("compare.png").read_bytes() != picture
@@ -166,7 +166,7 @@ def test_compare_leaves_a_figure_that_is_not_its_own(config: Path) -> None:
     Path("mine/compare.png").write_text("mine")
     arguments = ("compare", config, "--methods", "depositum", "--set", "run.steps=4", "--out", "mine")
     assert cli(*arguments).err == (
-        "error: --out: 'mine/compare.png' exists; name another file, or give --force to write over it\n"
+        "error: --out: 'mine/compare.png' exists; choose another file, or pass --force to overwrite it\n"
     )
     assert Path("mine/compare.png").read_text() == "mine"
     assert cli(*arguments, "--force").code == 0

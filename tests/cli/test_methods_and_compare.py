@@ -116,7 +116,7 @@ def test_options_for_a_configuration_are_refused_with_folders(option: tuple[str,
     """Left aside, they would let somebody believe the table is of what was asked."""
     result = cli("compare", tmp_path / "a", tmp_path / "b", *option)
     assert result.code == 2
-    assert f"{option[0]}: {option[1]} given; folders hold runs as they are" in result.err
+    assert f"{option[0]}: {option[1]} given; it can only be used with CONFIG.toml, not with folders" in result.err
 
 
 def test_an_unknown_method_to_compare(tmp_path: Path) -> None:

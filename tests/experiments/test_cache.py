@@ -14,7 +14,7 @@ import pytest
 
 from depositum import experiments
 from depositum.cli.interrupt import StopOnSignal
-from depositum.cli.reproduce import Watching
+from depositum.cli.reproduce import InterruptibleProgress
 from depositum.engines import Callback, Loop, Snapshot
 from depositum.errors import ConfigError
 from depositum.experiments import Options, StoppedError, cache
@@ -328,7 +328,7 @@ def test_interrupted_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "mine stopped; the same command goes on from there"
+    assert err.splitlines()[-1] == "mine stopped; run the same command to resume"
     assert not Path("results").exists()
     going_on = command("reproduce", "mine.toml")
     _, err = going_on.communicate(timeout=120)
@@ -338,7 +338,7 @@ def test_interrupted_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert Path("results/mine/runs.csv").read_bytes() == Path("whole/runs.csv").read_bytes()
 
 
-class Looking(Watching):
+class Looking(InterruptibleProgress):
     """Looks which simulators are left whenever a group begins; perhaps asks to stop while the second is made ready."""
 
     def __init__(self, stop: StopOnSignal, ask: bool = False) -> None:

@@ -227,7 +227,7 @@ def test_of_all_what_cannot_be_run_is_left_out(
     with pytest.raises(RunError, match="^1 of 8 experiments could not be run: llm$"):
         reproduce.command("all", quick=True)
     assert ran == [name for name in IDS if name != "llm"]
-    assert capsys.readouterr().err == "llm left out: no such model\n"
+    assert capsys.readouterr().err == "llm skipped: no such model\n"
 
 
 def test_experiments_are_listed() -> None:

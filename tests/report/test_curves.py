@@ -1,4 +1,4 @@
-"""The figure of runs' curves: what each panel shows, and where it is left out."""
+"""Figures of curves: what each panel shows, and when it is omitted."""
 
 import subprocess
 import sys
@@ -10,14 +10,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depositum.report import draw_curves
-from depositum.report.curves import PANELS
+from depositum.report.curves import PANELS, draw_curves
 from tests.support.small_histories import history
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved, instead of files."""
+    """The figures that would be saved to files."""
     saved: list[Figure] = []
 
     def save(self: Figure, path: Path, **_: object) -> None:
@@ -29,7 +28,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def panels(figure: Figure) -> dict[str, Axes]:
-    """What can be seen of a figure, by title."""
+    """The visible panels of a figure, by title."""
     return {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
 
 
@@ -50,33 +49,33 @@ def test_curves_are_means_with_bands(tmp_path: Path, figures: list[Figure]) -> N
     assert "standard deviation" in figure.get_suptitle()
 
 
-def test_curves_of_the_consensus_error_begin_after_the_common_start(tmp_path: Path, figures: list[Figure]) -> None:
-    """At t = 0 there is rounding only, which a logarithmic axis would make the whole picture of."""
+def test_consensus_curves_start_after_the_common_initial_model(tmp_path: Path, figures: list[Figure]) -> None:
+    """At t = 0 there is only rounding, which would dominate a logarithmic axis."""
     draw_curves({"a": history(seeds=1)}, tmp_path / "f.png")
     consensus = next(axes for axes in figures[0].axes if "consensus" in axes.get_title())
     assert consensus.get_yscale() == "log"
     assert list(consensus.lines[0].get_xdata()) == [10, 20, 30, 40]
-    assert consensus.get_xlim()[0] == 0  # and yet all panels begin at the same place
-    assert figures[0].get_suptitle() == ""  # one seed: there is no deviation to speak of
+    assert consensus.get_xlim()[0] == 0  # all panels still start at t = 0
+    assert figures[0].get_suptitle() == ""  # one seed has no standard deviation
 
 
-def test_curves_against_what_was_sent(tmp_path: Path, figures: list[Figure]) -> None:
+def test_curves_against_bytes_sent(tmp_path: Path, figures: list[Figure]) -> None:
     draw_curves({"a": history()}, tmp_path / "f.png", against="bytes_sent")
     assert list(figures[0].axes[0].lines[0].get_xdata()) == [0, 100, 200, 300, 400]
     assert figures[0].axes[0].get_xlabel() == "bytes sent per client"
 
 
-def test_curves_leave_out_panels_without_values(tmp_path: Path, figures: list[Figure]) -> None:
+def test_panels_without_values_are_omitted(tmp_path: Path, figures: list[Figure]) -> None:
     frame = history()
     frame["stationarity"] = frame["test_accuracy"] = np.nan
     draw_curves({"a": frame}, tmp_path / "f.png")
     titles = list(panels(figures[0]))
-    assert len(titles) == len(PANELS) - 3  # and there is no test loss
+    assert len(titles) == len(PANELS) - 3  # the test loss is omitted too
     assert not any("accuracy" in title or "stationarity" in title for title in titles)
 
 
-def test_curves_of_one_point_can_be_seen(tmp_path: Path, figures: list[Figure]) -> None:
-    """A run of no steps has a marker in every panel, with a bar for the seeds, and no panel of the consensus error."""
+def test_curves_of_a_single_point_are_visible(tmp_path: Path, figures: list[Figure]) -> None:
+    """A run without steps has a marker and an error bar in every panel, and no panel for the consensus error."""
     draw_curves({"a": history(points=1), "b": history()}, tmp_path / "f.png")
     draw_curves({"a": history(points=1)}, tmp_path / "f.png")
     both, alone = (panels(figure) for figure in figures)
@@ -87,15 +86,15 @@ def test_curves_of_one_point_can_be_seen(tmp_path: Path, figures: list[Figure]) 
         assert (line.get_xdata().tolist(), line.get_ydata().tolist(), line.get_marker()) == ([0], [2], "o")
         (bar,) = axes.collections[0].get_segments()
         np.testing.assert_allclose(bar, [(0, 1), (0, 3)])  # the seeds' values are 1, 2, 3
-        assert axes.get_xlim()[0] < 0  # not half behind the axis
+        assert axes.get_xlim()[0] < 0  # not half hidden behind the axis
         assert list(axes.get_xticks()) == [0]
     markers = {line.get_label(): line.get_marker() for line in both["training loss f(x̄)"].lines}
     assert (markers["a"], markers["b"]) == ("o", "None")
 
 
 @pytest.mark.parametrize("points", [1, 2])
-def test_curves_of_one_value(tmp_path: Path, figures: list[Figure], points: int) -> None:
-    """A logarithmic axis has room around it, which a band of no height would take away."""
+def test_constant_curves_on_a_logarithmic_axis(tmp_path: Path, figures: list[Figure], points: int) -> None:
+    """The axis has a margin, which a band of zero height would remove."""
     frame = history(seeds=1, points=points)
     frame["stationarity"] = 3.0
     draw_curves({"a": frame}, tmp_path / "f.png")
@@ -103,8 +102,8 @@ def test_curves_of_one_value(tmp_path: Path, figures: list[Figure], points: int)
     assert low < 2 < 4 < high
 
 
-def test_a_model_without_zeros(tmp_path: Path, figures: list[Figure]) -> None:
-    """A sparsity of 0 has no negative ticks around it, alone; beside another run it is a line like any."""
+def test_sparsity_of_a_model_without_zeros(tmp_path: Path, figures: list[Figure]) -> None:
+    """A single run with sparsity 0 has no negative ticks; next to another run it is an ordinary line."""
     dense, title = history(), "sparsity (fraction of zeros)"
     dense["sparsity"] = 0.0
     draw_curves({"a": dense}, tmp_path / "f.png")
@@ -114,8 +113,8 @@ def test_a_model_without_zeros(tmp_path: Path, figures: list[Figure]) -> None:
     assert (axes.get_yscale(), len(axes.texts), len(axes.get_yticks()) > 1) == ("linear", 0, True)
 
 
-def test_curves_of_what_is_zero_throughout(tmp_path: Path, figures: list[Figure]) -> None:
-    """Clients that agree to the bit: a line at 0 that says so; where others do not, the title says it."""
+def test_measures_that_are_zero_throughout(tmp_path: Path, figures: list[Figure]) -> None:
+    """Clients that agree exactly: a line at 0 with a note; next to runs that do not, the title lists them."""
     agreed, title = history(), "consensus error (1/n)‖Jx − x‖²"
     agreed["consensus_x"] = 0.0
     draw_curves({"a": agreed}, tmp_path / "f.png")
@@ -136,10 +135,10 @@ def test_curves_of_what_is_zero_throughout(tmp_path: Path, figures: list[Figure]
     ("missing", "shown"), [("test_accuracy", True), ("train_loss", True), ("stationarity", False), (None, False)]
 )
 @pytest.mark.parametrize("throughout", [True, False])
-def test_curves_of_the_test_loss(
+def test_the_test_loss_is_drawn_where_another_measure_is_missing(
     tmp_path: Path, figures: list[Figure], missing: str | None, shown: bool, throughout: bool
 ) -> None:
-    """It is all there is of a regression's test data, and at times of a language model's loss."""
+    """For a regression it is the only test measure, and for a language model at times the only loss."""
     frame = history(seeds=1)
     frame["test_loss"] = [5.0, 4.0, 3.0, 2.0, 1.0]
     if missing:
@@ -151,8 +150,8 @@ def test_curves_of_the_test_loss(
         assert drawn["test loss of x̄"].lines[0].get_ydata().tolist() == [5, 4, 3, 2, 1]
 
 
-def test_curves_of_a_run_that_diverged(tmp_path: Path) -> None:
-    """Values that are not finite are drawn as gaps, not as warnings or an empty picture."""
+def test_non_finite_values_are_gaps(tmp_path: Path) -> None:
+    """A diverged run gives neither warnings nor an empty figure."""
     frame = history(scale=1e37)
     frame.loc[frame.iteration >= 30, ["train_loss", "consensus_x"]] = np.inf
     frame.loc[frame.iteration >= 20, "test_accuracy"] = np.nan
@@ -163,15 +162,15 @@ def test_curves_of_a_run_that_diverged(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["f.png"]
 
 
-def test_curves_of_a_run_with_nothing_finite(tmp_path: Path) -> None:
+def test_a_run_without_finite_values_is_drawn(tmp_path: Path) -> None:
     frame = history()
     frame[[name for name, *_ in PANELS]] = np.nan
     draw_curves({"a": frame}, tmp_path / "f.png")
     assert (tmp_path / "f.png").exists()
 
 
-def test_importing_leaves_matplotlib_as_it_is() -> None:
-    """A notebook's own backend must survive `import depositum`."""
+def test_importing_does_not_change_the_matplotlib_backend() -> None:
+    """A notebook's backend must survive `import depositum`."""
     check = "import matplotlib; matplotlib.use('svg'); import depositum, depositum.cli; print(matplotlib.get_backend())"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "svg"

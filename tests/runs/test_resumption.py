@@ -136,7 +136,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     with safe_open(tmp_path / "stopped" / CURRENT, "pt") as file:
         t = int(file.metadata()["depositum"].split('"iteration": ')[1].split(",")[0])
     assert 6 <= t < 60
-    assert err.splitlines()[-1] == f"stopped at iteration {t} of 60; the same command goes on from there"
+    assert err.splitlines()[-1] == f"stopped at iteration {t} of 60; run the same command to resume"
     assert "Traceback" not in err
 
     _, said = train(config, tmp_path / "stopped")

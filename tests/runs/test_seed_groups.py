@@ -14,7 +14,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from depositum.engines import Loop
 from depositum.errors import RunError
-from depositum.report import TensorBoard
+from depositum.report.tensorboard import TensorBoard
 from depositum.runs import RunResult, execute, execute_cells, load, seed_groups
 from tests.support import processes_runs
 from tests.support.processes_launch import launch

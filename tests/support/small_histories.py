@@ -1,4 +1,4 @@
-"""Histories that were never run, of values that can be told at sight."""
+"""Synthetic histories with values that are easy to predict."""
 
 import pandas as pd
 
@@ -7,9 +7,9 @@ from depositum.report.curves import PANELS
 
 
 def history(seeds: int = 3, points: int = 5, scale: float = 1.0) -> pd.DataFrame:
-    """A made-up history: every measure is `scale`·(1 + seed)·(1 + iteration), but for the counters.
+    """A history in which every measure (except counters) is `scale`·(1 + seed)·(1 + iteration).
 
-    There is no test loss, which is shown where another measure is missing.
+    The test loss is empty: it is shown only where another measure is missing.
     """
     rows = [
         {

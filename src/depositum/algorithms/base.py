@@ -95,7 +95,8 @@ class About:
     gradients: str = ""
     mega_batch: bool | None = None
     linear_speedup: bool | None = None
-    #: Mixing operations per phase, as the table writes them (`"2K"`).
+    #: Iterations per communication phase, and mixing operations per phase, as the table writes them (`"2K"`).
+    interval: str = "1"
     mixing: str = ""
     #: What a person should know before using it: departures of released code, limits.
     notes: str = ""

@@ -63,6 +63,7 @@ class Depositum(Stepping):
         gradients="O(1/(√n ε²))",
         mega_batch=False,
         linear_speedup=True,
+        interval="T0",
         mixing="2",
     )
 

@@ -1,46 +1,66 @@
-"""The command line: what a person types. One file per command; errors a person can cause are one line."""
+"""The command line. One module per command, imported when the command is invoked; user errors are one line."""
 
 import io
-import signal
 import sys
 import warnings
 from contextlib import nullcontext
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from depositum.cli import compare, data, methods, reproduce, run, show, theory
-from depositum.cli.interrupt import Interrupted, StopOnSignal
-from depositum.engines.processes import launched
+from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal, under_torchrun
 from depositum.errors import DepositumError
 
-#: What a run that was interrupted exits with (docs/cli.md); errors have codes of their own.
-INTERRUPTED = 128 + signal.SIGINT
+#: Commands in the order of the help: each is the function `command` of the module with its name, which is imported only
+#: when it is invoked (torch alone takes a second). The text repeats the first sentence of the function's docstring.
+COMMANDS = {
+    "run": "Train as CONFIG.toml says.",
+    "compare": "Compare runs: a table of final measures, and their curves in one figure.",
+    "methods": "List the methods, with the paper's complexity table; with NAME, explain one.",
+    "reproduce": "Run an experiment of the paper, and compare the results with the paper's.",
+    "show": "Draw the network and the partition of a configuration.",
+    "theory": "Check Theorem 1 for CONFIG.toml: what holds, and what would make the rest hold.",
+    "data": "List the datasets, and which files are present or missing; with NAME, download one.",
+}
+_STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+
+
+class LazyCommands(TyperGroup):
+    """A group whose commands are imported when they are invoked, not when they are listed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        single = typer.Typer(**_STYLE)
+        single.command(cmd_name)(import_module(f"{__name__}.{cmd_name}").command)
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 app = typer.Typer(
+    cls=LazyCommands,
     help="""Decentralized composite federated learning: n clients, no server, one sparse, low-rank or constrained model.
 
-    Begin with:  depositum run examples/demo.toml --out runs/demo
+    Start with:  depositum run examples/demo.toml --out runs/demo
 
-    Then change a setting:  depositum run examples/demo.toml --set algorithm.alpha=0.1 --out runs/slower
+    Change a setting:  depositum run examples/demo.toml --set algorithm.alpha=0.1 --out runs/slower
 
-    And look at both:  depositum compare runs/demo runs/slower""",
+    Compare both:  depositum compare runs/demo runs/slower""",
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **_STYLE,
 )
-app.command("run")(run.command)
-app.command("compare")(compare.command)
-app.command("methods")(methods.command)
-app.command("reproduce")(reproduce.command)
-app.command("show")(show.command)
-app.command("theory")(theory.command)
-app.command("data")(data.command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from depositum import __version__
 
         print(f"depositum {__version__}")
@@ -48,34 +68,34 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _main(
+def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-def _warn(message: Warning | str, *_: object) -> None:
-    """A warning is one line too, and says nothing of where in the code it was given."""
+def _print_warning(message: Warning | str, *_: object) -> None:
+    """Print a warning as one line, without the position in the source code."""
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Run the command line; a person's mistake ends with one line and exit code 2, Ctrl-C with 130.
+    """Run the command line: a user error prints one line and exits with code 2, Ctrl-C exits with 130.
 
-    One process among many ends at once when its launcher says so, until it trains (`StopTogether`).
+    Under torchrun, signals end the process immediately until it trains (`StopUnderTorchrun`).
     """
-    warnings.showwarning = _warn  # type: ignore[assignment]
+    warnings.showwarning = _print_warning  # type: ignore[assignment]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where there is no α, a "?" is better than nothing
+            stream.reconfigure(errors="replace")  # an encoding without α prints "?" instead of failing
     try:
-        with nullcontext() if launched() else StopOnSignal():
+        with nullcontext() if under_torchrun() else StopOnSignal():
             app()
-    except DepositumError as mistake:
-        print(f"error: {' '.join(str(mistake).split())}", file=sys.stderr, flush=True)
-        sys.exit(mistake.exit_code)
+    except DepositumError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
     except Interrupted:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

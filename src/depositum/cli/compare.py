@@ -1,6 +1,5 @@
-"""`depositum compare`: runs side by side, or all methods on one configuration."""
+"""`depositum compare`: finished runs side by side, or several methods on one configuration."""
 
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +9,12 @@ import typer
 from rich.console import Console
 
 from depositum.algorithms import ALGORITHMS
-from depositum.cli.figure import Force, check_figure
-from depositum.cli.interrupt import StopOnSignal
-from depositum.cli.run import Overrides
+from depositum.cli.interrupt import INTERRUPTED, StopOnSignal
+from depositum.cli.options import Force, Overrides, check_figure_file
 from depositum.errors import ConfigError, RunError, listing, nearest
-from depositum.report import ProgressBar, comparison, draw_curves
-from depositum.report.curves import AGAINST
+from depositum.report.curves import X_AXES, draw_curves
+from depositum.report.history_tables import comparison_table
+from depositum.report.progress import ProgressBar
 from depositum.runs import Config, execute, load
 from depositum.runs.folder import read_history
 from depositum.runs.reading import register_own_of
@@ -24,72 +23,73 @@ from depositum.runs.reading import register_own_of
 def command(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR… | CONFIG.toml", help="Folders of runs, or a configuration.", show_default=False),
+        typer.Argument(
+            metavar="DIR… | CONFIG.toml", help="Folders of runs, or a configuration file.", show_default=False
+        ),
     ],
     methods: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES", help="With CONFIG.toml: methods to run on it, with commas between (default all)."
-        ),
+        typer.Option(metavar="NAMES", help="With CONFIG.toml: the methods to run, separated by commas (default all)."),
     ] = None,
     overrides: Overrides = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Where the figure goes (default compare.png); with CONFIG.toml, the folder for runs and figure "
-            "(default runs/ and the file's name).",
+            help="The figure's file (default compare.png); with CONFIG.toml, the folder of runs and figure "
+            "(default runs/NAME for NAME.toml).",
         ),
     ] = None,
     against: Annotated[
-        str, typer.Option(metavar=f"<{'|'.join(AGAINST)}>", help="What the curves are drawn against.")
+        str, typer.Option(metavar=f"<{'|'.join(X_AXES)}>", help="The horizontal axis of the curves.")
     ] = "iteration",
     force: Force = False,
 ) -> None:
     """Compare runs: a table of final measures, and their curves in one figure.
 
-    With folders, what they hold, finished or still running. With CONFIG.toml, every method is run on it (or gone on
-    with), from the same seeds, partitions and initial models, with what the file's [override.METHOD] parts say of it; a
-    method that diverges is reported and the rest goes on. `depositum methods` lists the methods.
+    With folders, the runs in them, finished or not. With CONFIG.toml, every method is run on it (or resumed) from the
+    same seeds, partitions and initial models, with the settings of the file's [override.METHOD] sections; a method that
+    diverges is reported, and the others continue. `depositum methods` lists the methods.
     """
-    if against not in AGAINST:
-        raise ConfigError("--against", f"{against!r} given; it can be {listing(AGAINST)}{nearest(against, AGAINST)}")
+    if against not in X_AXES:
+        raise ConfigError("--against", f"{against!r} given; it can be {listing(X_AXES)}{nearest(against, X_AXES)}")
     if len(runs) == 1 and runs[0].suffix == ".toml":
-        # All are checked before the first is run.
-        checked = {name: load(runs[0], overrides or [], name) for name in _chosen(methods, runs[0], overrides or [])}
+        # All configurations are checked before the first method runs.
+        configs = {
+            name: load(runs[0], overrides or [], name) for name in selected_methods(methods, runs[0], overrides or [])
+        }
         folder = out or Path("runs") / runs[0].stem
         figure = folder / "compare.png"
-        if not any((folder / _folder(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
-            check_figure(figure, force)  # it is none of this command's
-        frames = run_methods(checked, folder, base=runs[0].parent)
+        if not any((folder / _folder_name(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
+            check_figure_file(figure, force)  # not written by an earlier call of this command
+        frames = run_methods(configs, folder, base=runs[0].parent)
     else:
         for option, given in (("--methods", methods), ("--set", " ".join(overrides or []))):
             if given:
-                raise ConfigError(option, f"{given} given; folders hold runs as they are, it is for CONFIG.toml")
+                raise ConfigError(option, f"{given} given; it can only be used with CONFIG.toml, not with folders")
         figure = out or Path("compare.png")
-        check_figure(figure, force)
-        _check_different(runs)
+        check_figure_file(figure, force)
+        _check_distinct(runs)
         frames = {name: read_history(path) for name, path in zip(_labels(runs), runs, strict=True)}
     draw_curves(frames, figure, against=against)
     console = Console()
-    console.print(comparison(frames, console.width))
+    console.print(comparison_table(frames, console.width))
     typer.echo(f"curves: {figure}")
 
 
-def run_methods(checked: Mapping[str, Config], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
-    """The histories of methods, by name with their configurations, each run in a folder of its own name."""
+def run_methods(configs: Mapping[str, Config], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
+    """Run (or resume) each method with its configuration in a subfolder of `folder`, and return the histories."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
     frames = {}
-    for place, (name, own) in enumerate(checked.items(), start=1):
-        typer.echo(f"{place}/{len(checked)} {name}", err=True)
+    for number, (name, config) in enumerate(configs.items(), start=1):
+        typer.echo(f"{number}/{len(configs)} {name}", err=True)
         with StopOnSignal() as stop:
-            result = execute(own, folder / _folder(name), base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
+            subfolder = folder / _folder_name(name)
+            result = execute(config, subfolder, base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
-            typer.echo(
-                f"{name} stopped at iteration {result.snapshot.t}; the same command goes on from there", err=True
-            )
-            raise typer.Exit(128 + signal.SIGINT)
+            typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
+            raise typer.Exit(INTERRUPTED)
         for divergence in result.diverged:
             typer.echo(f"{name}: {divergence}", err=True)
         label = name if not result.diverged else f"{name} (diverged)"
@@ -97,36 +97,36 @@ def run_methods(checked: Mapping[str, Config], folder: Path, base: Path) -> dict
     return frames
 
 
-def _folder(method: str) -> str:
-    """What the folder of a method's run is called; a person's own has a colon in its name."""
+def _folder_name(method: str) -> str:
+    """The folder of a method's run; names of user-defined methods (`file.py:Class`) contain a colon."""
     return method.replace(":", ".")
 
 
-def _chosen(methods: str | None, config: Path, overrides: Sequence[str]) -> list[str]:
-    """The methods named, or all that there are, those of one's own that the configuration names with them."""
+def selected_methods(methods: str | None, config: Path, overrides: Sequence[str]) -> list[str]:
+    """The methods to run: those of `--methods`, or all, including user-defined ones that the configuration names."""
     if methods in (None, "all"):
         register_own_of(config, overrides)
-        # One's own have two names, of which the later says where they are.
+        # A user-defined method is registered under two names; keep the last, which says where it is defined.
         return list({ALGORITHMS[name]: name for name in ALGORITHMS}.values())
     names = list(dict.fromkeys(name.strip() for name in methods.split(",")))
     for name in names:
         if name not in ALGORITHMS and ":" not in name:
             raise ConfigError(
-                "--methods", f"{name!r} is no method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}"
+                "--methods", f"{name!r} is not a method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}"
             )
     return names
 
 
-def _check_different(folders: list[Path]) -> None:
-    """Refuse a run that would be compared with itself."""
+def _check_distinct(folders: list[Path]) -> None:
+    """Raise if a run would be compared with itself."""
     seen: set[Path] = set()
     for folder in folders:
         if folder.resolve() in seen:
-            raise RunError(f"{folder}: is named twice; name the folder of each run once")
+            raise RunError(f"{folder}: given twice; give the folder of each run once")
         seen.add(folder.resolve())
 
 
 def _labels(folders: list[Path]) -> list[str]:
-    """The folders' names, or their paths where names repeat."""
+    """The folders' names, or their paths if names repeat."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]

@@ -1,37 +1,52 @@
-"""Ctrl-C: a run stops after its iteration and keeps a checkpoint; anything else stops at once, without a traceback."""
+"""Signals: the first Ctrl-C makes a run stop with a checkpoint; other commands stop without a traceback."""
 
+import os
 import signal
 import weakref
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
-from depositum.engines import Loop
+if TYPE_CHECKING:
+    from depositum.engines import Loop
+
+#: Exit code of a command that was interrupted (docs/cli.md).
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class Interrupted(BaseException):
-    """Stopped by a person. Not KeyboardInterrupt, which typer would take for itself and end without a word."""
+    """Stopped by the user. Not KeyboardInterrupt, which typer handles itself and without a message."""
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun started this process; loads the engines only if the environment suggests it."""
+    if "WORLD_SIZE" not in os.environ:
+        return False
+    from depositum.engines.processes import launched
+
+    return launched()
 
 
 class StopOnSignal(AbstractContextManager["StopOnSignal"]):
-    """Ctrl-C (or SIGTERM) raises `Interrupted`; while there is a loop attached, the first asks it to stop instead.
+    """SIGINT and SIGTERM raise `Interrupted`; while a loop is attached, the first one asks the loop to stop instead.
 
-    A loop is not kept alive by it: its memory is free for the next one of a sweep.
+    The reference to the loop is weak, so that a sweep can free its memory before the next loop.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self._loop: weakref.ref[Loop] | None = None
 
-    def attach(self, loop: Loop) -> None:
+    def attach(self, loop: "Loop") -> None:
         self._loop = weakref.ref(loop)
         loop.stop_requested = loop.stop_requested or self.requested
 
     def __enter__(self) -> "StopOnSignal":
-        self._before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -41,12 +56,12 @@ class StopOnSignal(AbstractContextManager["StopOnSignal"]):
         self.requested = loop.stop_requested = True
 
 
-class StopTogether:
-    """For one process among many: once a loop is attached, signals ask it to stop, and never more than that.
+class StopUnderTorchrun:
+    """Under torchrun: once a loop is attached, every SIGINT and SIGTERM only asks the loop to stop.
 
-    All ranks then stop at the next evaluation or checkpoint. When a process dies, torchrun at once tells the others to
-    end: they still have to name the one they lost. Before there is a loop, and in the midst of torch's own waiting, a
-    signal ends the process. torchrun kills whoever has not ended after 30 seconds.
+    All ranks then stop at the next evaluation or checkpoint. When one process dies, torchrun immediately signals the
+    others, which must still report which rank they lost. Before a loop is attached, and while torch waits in native
+    code, a signal ends the process. torchrun kills any process that is still alive after 30 seconds.
     """
 
     def __init__(self) -> None:
@@ -54,9 +69,9 @@ class StopTogether:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
 
-    def attach(self, loop: Loop) -> None:
-        def ask(number: int, frame: FrameType | None) -> None:
+    def attach(self, loop: "Loop") -> None:
+        def request_stop(number: int, frame: FrameType | None) -> None:
             self.requested = loop.stop_requested = True
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, ask)
+            signal.signal(number, request_stop)

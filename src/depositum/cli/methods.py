@@ -1,4 +1,4 @@
-"""`depositum methods`: what each method is, assumes, sends and asks for."""
+"""`depositum methods`: what each method is, assumes, sends and needs."""
 
 import dataclasses
 import inspect
@@ -13,16 +13,15 @@ from rich.table import Table
 
 from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.errors import ConfigError, listing, nearest
-from depositum.runs.own_names import register_method
 
-#: What the tables need to be read; a narrower terminal folds the lines itself.
+#: Width at which the tables are readable; on a narrower terminal, long lines wrap.
 WIDTH = 124
 
 
 def command(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A method to explain.")] = None,
 ) -> None:
-    """List the methods, with the paper's complexity table for those it compares; with NAME, explain one."""
+    """List the methods, with the paper's complexity table; with NAME, explain one."""
     if name is not None:
         explain(name)
         return
@@ -34,10 +33,13 @@ def command(
 
 
 def method_class(name: str) -> type[Algorithm]:
-    """The class of a method, by the name a configuration gives it."""
-    register_method(name, Path(), "")
+    """The class of a method, by its name in a configuration; user-defined methods are `package.module:Class`."""
+    if ":" in name:
+        from depositum.runs.own_names import register_method  # loads torch, which the list of methods does not need
+
+        register_method(name, Path(), "")
     if name not in ALGORITHMS:
-        raise ConfigError("", f"{name!r} is no method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}")
+        raise ConfigError("", f"{name!r} is not a method; it can be {listing(ALGORITHMS)}{nearest(name, ALGORITHMS)}")
     kind = ALGORITHMS[name]
     assert isinstance(kind, type)
     assert issubclass(kind, Algorithm)
@@ -45,17 +47,17 @@ def method_class(name: str) -> type[Algorithm]:
 
 
 def in_order() -> list[str]:
-    """The methods: composite ones among neighbours first, then smooth ones, then those with a server."""
+    """The paper's method, then composite methods over neighbours, then smooth ones, then methods with a server."""
 
-    def place(name: str) -> tuple[bool, bool, bool, str]:
+    def rank(name: str) -> tuple[bool, bool, bool, str]:
         kind = method_class(name)
         return name != "depositum", kind.server, kind.handles == "smooth", name
 
-    return sorted(ALGORITHMS, key=place)
+    return sorted(ALGORITHMS, key=rank)
 
 
 def overview() -> Table:
-    """A line per method: what it is for and what it sends."""
+    """One line per method: its regularizers, its communication and its title."""
     table = Table(title="methods", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("name", "regularizer h", "talks to", "period T0", "sends / phase", "method"):
         table.add_column(heading, no_wrap=heading != "method")
@@ -85,46 +87,46 @@ def complexity() -> Table:
     for heading in headings:
         table.add_column(heading, no_wrap=True)
     for name in in_order():
-        kind = method_class(name)
-        about = kind.about
+        about = method_class(name).about
         if not about.communication:
             continue
         table.add_row(
             name,
-            yes(about.mean_squared_smoothness),
-            yes(about.bounded_heterogeneity),
+            _yes_or_no(about.mean_squared_smoothness),
+            _yes_or_no(about.bounded_heterogeneity),
             about.batch,
             about.communication,
             about.gradients,
-            yes(about.mega_batch),
-            yes(about.linear_speedup),
-            "T0" if name == "depositum" else "1",
+            _yes_or_no(about.mega_batch),
+            _yes_or_no(about.linear_speedup),
+            about.interval,
             about.mixing,
         )
     return table
 
 
-def yes(value: bool | None) -> str:
+def _yes_or_no(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
 
 def explain(name: str) -> None:
-    """Print one method: its citation, its equations as its file opens, and its hyper-parameters."""
+    """Print one method: its citation, the equations of its module docstring, and its hyper-parameters."""
     kind = method_class(name)
-    needed = [k for k, parameter in ALGORITHMS.parameters(name).items() if parameter.default is parameter.empty]
-    if needed:
-        raise ConfigError("", f"{name!r} has no defaults for {listing(needed)}, without which there is none to explain")
-    about = kind.about
-    supported = kind().periods
-    periods = "any period T0" if supported is None else f"period T0 = {', '.join(map(str, supported))} only"
+    required = [k for k, parameter in ALGORITHMS.parameters(name).items() if parameter.default is parameter.empty]
+    if required:
+        raise ConfigError(
+            "", f"{name!r} has no defaults for {listing(required)}; only a method with defaults is explained"
+        )
+    about, method = kind.about, kind()
+    periods = "any period T0" if method.periods is None else f"period T0 = {', '.join(map(str, method.periods))} only"
     handles = "no regularizer (h = 0)" if kind.handles == "smooth" else f"a {kind.handles} h"
     typer.echo(f"{name}: {about.title}\n{about.citation}\n")
-    typer.echo(f"takes {handles}, {periods}, and talks to {'a server' if kind.server else 'neighbours'}; "
-               f"sends {kind().vectors()} vector(s) per phase\n")  # fmt: skip
+    typer.echo(f"supports {handles}, {periods}, and talks to {'a server' if kind.server else 'neighbours'}; "
+               f"sends {method.vectors()} vector(s) per phase\n")  # fmt: skip
     typer.echo(inspect.getdoc(sys.modules[kind.__module__]) or "")
     typer.echo(f"\n{inspect.getdoc(kind)}\n")
     typer.echo("defaults:")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        typer.echo(f"  {field.name} = {getattr(kind(), field.name)!r}")
+        typer.echo(f"  {field.name} = {getattr(method, field.name)!r}")
     if about.notes:
         typer.echo(f"\n{about.notes}")

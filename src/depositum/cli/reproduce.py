@@ -1,6 +1,5 @@
-"""`depositum reproduce`: the paper's figures and tables, ours beside them, and which of its claims hold."""
+"""`depositum reproduce`: the paper's figures and tables next to ours, and which of its claims hold."""
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from depositum import experiments
-from depositum.cli.interrupt import Interrupted, StopOnSignal
-from depositum.cli.run import Overrides
+from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal
+from depositum.cli.options import Overrides
 from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Options
@@ -19,8 +18,8 @@ from depositum.experiments.output import QUICK, check_folder, make_folder
 from depositum.report.progress import SweepProgress
 
 
-class Watching(SweepProgress):
-    """Shows a sweep's progress; Ctrl-C asks the loop that runs to stop."""
+class InterruptibleProgress(SweepProgress):
+    """Shows a sweep's progress; Ctrl-C asks the running loop to stop."""
 
     def __init__(self, stop: StopOnSignal) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="AXIS=LABEL",
-            help="Run only these cells of the sweep, as in model=cnn, model!=ResNet-18 or method=FedDR,FedMiD; "
+            help="Run only these cells of the sweep, e.g. model=cnn, model!=ResNet-18 or method=FedDR,FedMiD; "
             "repeatable. Cells of earlier calls stay in the results.",
         ),
     ] = None,
@@ -56,34 +55,34 @@ def command(
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Where to run: auto, cpu, cuda, …")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where results go. Default: results/ID (results/quick/ID with --quick)."),
+        typer.Option(metavar="DIR", help="The results' folder. Default: results/ID (results/quick/ID with --quick)."),
     ] = None,
     cache: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where cells are kept: what is finished is never run again.")
+        Path, typer.Option(metavar="DIR", help="The folder of finished cells, which are never run again.")
     ] = Path("runs/reproduce"),
     page: Annotated[
-        bool, typer.Option("--page", help="Write docs/reproduction.md from what results/ holds (afterwards, with ID).")
+        bool, typer.Option("--page", help="Write docs/reproduction.md from the folder results/ (after running ID).")
     ] = False,
 ) -> None:
-    """Run an experiment of the paper, and compare.
+    """Run an experiment of the paper, and compare the results with the paper's.
 
-    results/ID then has runs.csv (all measures), figure.pdf and figure.png, table.md and table.tex (the paper's numbers
-    beside ours), claims.md (what the paper says of it, whether that holds, and the numbers), tuning.csv and
-    summary.json. Cells are kept in the cache by what they are: a stopped call goes on where it was, and only cells that
-    changed are run again.
+    results/ID then contains runs.csv (all measures), figure.pdf and figure.png, table.md and table.tex (the paper's
+    numbers next to ours), claims.md (the paper's claims, whether each holds, and the numbers), tuning.csv and
+    summary.json. Finished cells are cached by their configuration: a stopped call resumes, and only cells that changed
+    are run again.
     """
     if name is None and not page:
         _list()
         return
     if name is not None:
         options = Options(quick, seeds, tuple(overrides or ()), device)
-        chosen = experiments.names() if name == "all" else [name]
         if out is not None and name == "all":
-            raise ConfigError("--out", "is for one experiment; all of them go to results/")
-        # All are checked before the first is run.
-        plans = [experiments.plan(experiments.load(own), options, only or ()) for own in chosen]
+            raise ConfigError("--out", "can only be used with one experiment; 'all' writes to results/")
+        # All experiments are checked before the first one runs.
+        chosen = experiments.names() if name == "all" else [name]
+        plans = [experiments.plan(experiments.load(each), options, only or ()) for each in chosen]
         for plan in plans:
-            check_folder(plan, out or _place(plan), cache)
+            check_folder(plan, out or _default_folder(plan), cache)
         make_folder(cache, "--cache")
         if out is not None:
             make_folder(out, "--out")
@@ -91,56 +90,55 @@ def command(
         with StopOnSignal() as stop:
             for plan in plans:
                 try:
-                    _reproduce(plan, cache, out or _place(plan), Watching(stop))
-                except (ConfigError, DataError) as mistake:  # data or a model that is not here
+                    _reproduce(plan, cache, out or _default_folder(plan), InterruptibleProgress(stop))
+                except (ConfigError, DataError) as error:  # e.g. data or a pretrained model is missing
                     if name != "all":
                         raise
-                    typer.echo(f"{plan.experiment.id} left out: {mistake}", err=True)
+                    typer.echo(f"{plan.experiment.id} skipped: {error}", err=True)
                     failed.append(plan.experiment.id)
         if failed:
             raise RunError(f"{len(failed)} of {len(plans)} experiments could not be run: {', '.join(failed)}")
     if page:
-        where = Path("docs/reproduction.md")
-        where.parent.mkdir(exist_ok=True)
-        where.write_text(experiments.page(Path("results"), where), encoding="utf-8")
-        typer.echo(f"page: {where}")
+        path = Path("docs/reproduction.md")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(experiments.page(Path("results"), path), encoding="utf-8")
+        typer.echo(f"page: {path}")
 
 
-def _place(plan: experiments.Plan) -> Path:
+def _default_folder(plan: experiments.Plan) -> Path:
     return Path("results") / ("quick" if plan.options.quick else "") / plan.experiment.id
 
 
-def _reproduce(plan: experiments.Plan, cache: Path, out: Path, watch: Watching) -> None:
+def _reproduce(plan: experiments.Plan, cache: Path, out: Path, progress: InterruptibleProgress) -> None:
     try:
-        results = experiments.perform(plan, cache, watch)
+        results = experiments.perform(plan, cache, progress)
     except (experiments.StoppedError, Interrupted):
-        typer.echo(f"{plan.experiment.id} stopped; the same command goes on from there", err=True)
-        raise typer.Exit(128 + signal.SIGINT) from None
+        typer.echo(f"{plan.experiment.id} stopped; run the same command to resume", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     judged = experiments.write(plan, results, out)
-    console = Console()
-    console.print(_claims(plan, judged))
+    Console().print(_claims_table(plan, judged))
     if plan.options.quick:
         typer.echo(QUICK.strip())
     typer.echo(f"results: {out}")
 
 
-def _claims(plan: experiments.Plan, judged: list[Judged]) -> Table:
+def _claims_table(plan: experiments.Plan, judged: list[Judged]) -> Table:
     table = Table(title=f"{plan.experiment.title} ({plan.experiment.paper})", title_justify="left")
     table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
-    for own in judged:
-        table.add_row(own.claim.text, own.verdict)
+    for each in judged:
+        table.add_row(each.claim.text, each.verdict)
     return table
 
 
 def _list() -> None:
     table = Table(title="experiments", title_justify="left")
-    for heading in ("id", "in the paper", "is"):
+    for heading in ("id", "in the paper", "title"):
         table.add_column(heading)
     for name in experiments.names():
         experiment = experiments.load(name)
         table.add_row(name, experiment.paper, experiment.title)
     Console().print(table)
     typer.echo(
-        "depositum reproduce ID runs one, depositum reproduce all every one; --quick first, to see that it works"
+        "`depositum reproduce ID` runs one, `depositum reproduce all` every one; add --quick for a fast first try"
     )

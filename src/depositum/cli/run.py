@@ -1,48 +1,44 @@
-"""`depositum run`: one run or several seeds; resumes, or extends, what the folder holds."""
+"""`depositum run`: train one seed or several; resume or extend the run in the output folder."""
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from depositum.cli.interrupt import StopOnSignal, StopTogether
+from depositum.cli.interrupt import INTERRUPTED, StopOnSignal, StopUnderTorchrun, under_torchrun
+from depositum.cli.options import ConfigFile, Overrides
 from depositum.engines import Callback
-from depositum.engines.processes import launched
 from depositum.errors import DivergedError
-from depositum.report import ProgressBar, TensorBoard, draw_curves, summary
+from depositum.report.curves import draw_curves
+from depositum.report.history_tables import summary_table
+from depositum.report.progress import ProgressBar
+from depositum.report.tensorboard import TensorBoard
 from depositum.runs import Config, RunResult, execute, execute_together, load, meet
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, as in algorithm.alpha=0.1; repeatable."),
-]
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The configuration file.", show_default=False)]
 
 
 def command(
     config: ConfigFile,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder. Default: runs/ and the file's name.")
+        Path | None, typer.Option(metavar="DIR", help="The run's folder. Default: runs/NAME for NAME.toml.")
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard files to the run's folder.")
     ] = False,
 ) -> None:
     """Train as CONFIG.toml says.
 
-    The run's folder holds config.toml (complete, every default written out), history.csv (measures at every evaluated
+    The run's folder contains config.toml (complete, with every default), history.csv (measures at every evaluated
     iteration), consensus.csv (the consensus error at every iteration), state.safetensors (the last checkpoint),
-    model.safetensors (the averaged model) and curves.png. If DIR holds this run already, it goes on from the last
-    checkpoint; with more steps (--set run.steps=1000) it is extended. Ctrl-C keeps a checkpoint and exits with 130.
+    model.safetensors (the averaged model) and curves.png. If DIR already contains this run, it resumes from the last
+    checkpoint; with more steps (--set run.steps=1000) it is extended. Ctrl-C saves a checkpoint and exits with 130.
 
-    Started by torchrun (torchrun --nproc-per-node 10 -m depositum run CONFIG.toml), each process holds its own clients.
+    Under torchrun (torchrun --nproc-per-node 10 -m depositum run CONFIG.toml), each process holds its own clients.
     """
     folder = out or Path("runs") / config.stem
-    if launched():
-        _run_together(config, overrides or [], folder, tensorboard)
+    if under_torchrun():
+        _run_as_process(config, overrides or [], folder, tensorboard)
         return
     checked = load(config, overrides or [])
     with StopOnSignal() as stop:
@@ -51,15 +47,15 @@ def command(
             folder,
             base=config.parent,
             callbacks=_callbacks(folder, tensorboard),
-            say=_say,
+            say=_print_line,
             on_loop=stop.attach,
         )
-    _show(result, checked, folder, stop.requested)
+    _report(result, checked, folder, stop.requested)
 
 
-def _run_together(config: Path, overrides: list[str], folder: Path, tensorboard: bool) -> None:
-    """The same as one process among many, of which the first shows what there is to see."""
-    stop = StopTogether()
+def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboard: bool) -> None:
+    """The same as one process of several; only rank 0 prints."""
+    stop = StopUnderTorchrun()
     group, checked = meet(config, overrides)
     result = execute_together(
         checked,
@@ -67,18 +63,18 @@ def _run_together(config: Path, overrides: list[str], folder: Path, tensorboard:
         folder,
         base=config.parent,
         callbacks=_callbacks(folder, tensorboard) if group.rank == 0 else [],
-        say=_say,
+        say=_print_line,
         on_loop=stop.attach,
     )
     if group.rank == 0:
-        _show(result, checked, folder, not result.finished)
+        _report(result, checked, folder, not result.finished)
     elif not result.finished:
-        raise typer.Exit(128 + signal.SIGINT)
+        raise typer.Exit(INTERRUPTED)
     elif result.diverged:
-        raise typer.Exit(DivergedError.exit_code)  # the first says why
+        raise typer.Exit(DivergedError.exit_code)  # rank 0 prints the reason
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 
@@ -86,14 +82,14 @@ def _callbacks(folder: Path, tensorboard: bool) -> list[Callback]:
     return [ProgressBar(), *([TensorBoard(folder / "tensorboard")] if tensorboard else [])]
 
 
-def _show(result: RunResult, checked: Config, folder: Path, stopped: bool) -> None:
-    """Curves and a table, or where the run was stopped."""
+def _report(result: RunResult, checked: Config, folder: Path, stopped: bool) -> None:
+    """Draw the curves and print the table of final measures, or where the run was stopped."""
     runs, figure = {folder.resolve().name: result.history.frame}, folder / "curves.png"
     draw_curves(runs, figure, title=str(folder))
     if stopped and not result.finished:
-        where = f"stopped at iteration {result.snapshot.t} of {checked.run.steps}"
-        typer.echo(f"{where}; the same command goes on from there", err=True)
-        raise typer.Exit(128 + signal.SIGINT)
-    Console().print(summary(runs))
+        progress = f"stopped at iteration {result.snapshot.t} of {checked.run.steps}"
+        typer.echo(f"{progress}; run the same command to resume", err=True)
+        raise typer.Exit(INTERRUPTED)
+    Console().print(summary_table(runs))
     typer.echo(f"curves: {figure}")
     result.raise_if_diverged(checked)

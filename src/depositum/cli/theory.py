@@ -12,7 +12,7 @@ from rich.table import Table
 
 from depositum import theory
 from depositum.algorithms import Constant, Depositum, as_schedule
-from depositum.cli.run import ConfigFile, Overrides
+from depositum.cli.options import ConfigFile, Overrides
 from depositum.errors import ConfigError
 from depositum.metrics import cheap
 from depositum.networks import Network

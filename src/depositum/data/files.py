@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -36,7 +35,11 @@ class Status:
 def data_folder() -> Path:
     """`$DEPOSITUM_DATA`, or the person's cache folder for this package."""
     chosen = os.environ.get("DEPOSITUM_DATA")
-    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("depositum"))
+    if chosen:
+        return Path(chosen).expanduser()
+    import pooch  # slow to import, and few runs need it
+
+    return Path(pooch.os_cache("depositum"))
 
 
 def _root(published: Published) -> Path:
@@ -135,6 +138,8 @@ def _corrupted(path: Path) -> DataError:
 
 def _download(name: str, published: Published, download: str) -> None:
     """Fetch one download whole or not at all: pooch checks it beside its place and then renames it."""
+    import pooch
+
     url = published.url + download
     pooch.get_logger().setLevel(logging.WARNING)  # the bar says the same
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

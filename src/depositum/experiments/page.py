@@ -8,7 +8,7 @@ from typing import Any
 
 from depositum.experiments.definition import load, names
 from depositum.experiments.output import counted
-from depositum.report.tables import duration
+from depositum.report.units import format_duration as duration
 
 INTRODUCTION = """\
 # Reproduction

@@ -40,7 +40,7 @@ class Watch(Protocol):
     def attach(self, loop: Loop) -> None:
         """A loop that can be asked to stop."""
 
-    def say(self, line: str) -> None:
+    def message(self, line: str) -> None:
         """Something a person should know."""
 
     def end(self) -> None:
@@ -145,7 +145,7 @@ def perform(plan: Plan, store: Path, watch: Watch) -> Results:
         choice.decide(known)
         for key in choice.edges if choice in needed else []:
             chosen = choice.points[choice.best].settings[key]
-            watch.say(f"{experiment.id}: {choice.name}: {key} = {chosen} is at the edge of its grid")
+            watch.message(f"{experiment.id}: {choice.name}: {key} = {chosen} is at the edge of its grid")
     run([Job(checked(cell, experiment), at_once(cell, experiment)) for cell in plan.only], "sweep", experiment.trace)
     return collect(plan, store)
 
@@ -227,7 +227,7 @@ class _Runner:
                 continue
             cache.finish(result, config, trace)
             for divergence in result.diverged:
-                watch.say(f"{_described([config])}: {divergence}")
+                watch.message(f"{_described([config])}: {divergence}")
         if not all(result.finished for result in results):
             raise StoppedError
 

@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from depositum.metrics.evaluation import CHEAP, COSTLY
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Columns that count what a run has cost so far, per client.
 COSTS = ("phases", "bytes_sent", "gradient_evaluations", "seconds")
@@ -48,6 +49,8 @@ class History:
         return next((r for r in reversed(self.records) if r["seed"] == seed), None)
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """All records as a table; a measure that was not evaluated is NaN."""
+        import pandas as pd  # slow to import
+
         return pd.DataFrame(self.records, columns=list(COLUMNS))

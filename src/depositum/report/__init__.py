@@ -1,8 +1,4 @@
-"""What a person looks at: curves, tables, progress, tracking."""
+"""Output for the user: curves, tables, progress, tracking.
 
-from depositum.report.curves import draw_curves
-from depositum.report.progress import ProgressBar
-from depositum.report.tables import comparison, summary
-from depositum.report.track import TensorBoard
-
-__all__ = ["ProgressBar", "TensorBoard", "comparison", "draw_curves", "summary"]
+Import from the modules: they load matplotlib, pandas or TensorBoard, which not every caller needs.
+"""

@@ -1,4 +1,4 @@
-"""Progress of a run, or of a sweep: a bar where there is a terminal, a line now and then where there is none."""
+"""Progress of a run or a sweep: a bar on a terminal, an occasional line elsewhere."""
 
 import time
 
@@ -16,36 +16,42 @@ from rich.progress import (
 from rich.text import Text
 
 from depositum.engines import Callback, Divergence, Loop
-from depositum.report.tables import duration
+from depositum.report.units import format_duration
 
 
-class _Rate(ProgressColumn):
+class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f} it/s" if task.speed else "")
 
 
 class ProgressBar(Callback):
-    """Shows iterations, rate, time left and the latest measures.
+    """Shows iterations, rate, remaining time and the latest measures of a run.
 
-    Without a terminal it prints a line at evaluations, at most one every `quiet_seconds`.
+    Parameters
+    ----------
+    console
+        Where to print (default: standard error). If it is not a terminal, a line is printed at evaluations instead of
+        a bar.
+    quiet_seconds
+        Least time between two such lines.
     """
 
     def __init__(self, console: Console | None = None, quiet_seconds: float = 10.0) -> None:
         self.console = console or Console(stderr=True)
         self.quiet_seconds = quiet_seconds
-        self._said = 0.0
+        self._last_line = 0.0
         self._latest, self._compiling = "", False
         self._bar: Progress | None = None
 
     def on_start(self, loop: Loop) -> None:
-        self._began, self._first = time.perf_counter(), loop.t
-        self._said = self._began
+        self._start_time, self._start_t = time.perf_counter(), loop.t
+        self._last_line = self._start_time
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                _Rate(),
+                _RateColumn(),
                 TimeRemainingColumn(),
                 console=self.console,
                 transient=True,
@@ -57,7 +63,7 @@ class ProgressBar(Callback):
         if self._bar is not None:
             self._bar.update(self._task, description="compiling")
         elif not self._compiling:
-            self._compiling = True  # one kind of step after another
+            self._compiling = True  # each kind of step is compiled; one line is enough
             self.console.print("compiling the iterations, up to a minute", highlight=False)
 
     def on_progress(self, loop: Loop) -> None:
@@ -65,16 +71,15 @@ class ProgressBar(Callback):
             self._bar.update(self._task, completed=loop.t, description=self._latest or "training")
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
-        self._latest = _measures(records)
+        self._latest = _format_records(records)
         if self._bar is not None:
             self._bar.update(self._task, description=self._latest)
-        elif time.perf_counter() - self._said > self.quiet_seconds:
-            self._said = time.perf_counter()
-            done = loop.t - self._first
-            rate = done / (self._said - self._began)
-            left = (loop.steps - loop.t) / rate if rate else 0.0
+        elif time.perf_counter() - self._last_line > self.quiet_seconds:
+            self._last_line = time.perf_counter()
+            rate = (loop.t - self._start_t) / (self._last_line - self._start_time)
+            remaining = (loop.steps - loop.t) / rate if rate else 0.0
             self.console.print(
-                f"{loop.t}/{loop.steps}  {self._latest}  {rate:.1f} it/s  {duration(left)} left",
+                f"{loop.t}/{loop.steps}  {self._latest}  {rate:.1f} it/s  {format_duration(remaining)} left",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -88,24 +93,30 @@ class ProgressBar(Callback):
 
 
 class SweepProgress:
-    """Shows how far a sweep is, and the time left, at the pace it has had so far.
+    """Shows the completed share of a sweep, and an estimate of the remaining time.
 
-    Without a terminal it prints a line when a group of cells begins, and at most one every `quiet_seconds` after.
+    Work is counted in iterations × rows. Without a terminal, a line is printed when a group of cells starts, and at
+    most one every `quiet_seconds` after that.
+
+    Attributes
+    ----------
+    callback
+        To be attached to every loop of the sweep: it reports the loop's progress here.
     """
 
     def __init__(self, console: Console | None = None, quiet_seconds: float = 20.0) -> None:
         self.console = console or Console(stderr=True)
         self.quiet_seconds = quiet_seconds
-        self.callback: Callback = _Reporter(self)
+        self.callback: Callback = _LoopProgress(self)
         self._bar: Progress | None = None
-        self._work = self._before = self._done = self._group_work = 0.0
-        self._title = self._name = ""
+        self._total = self._earlier_groups = self._done = self._group_total = 0.0
+        self._title = self._group_name = ""
 
     def begin(self, title: str, work: float) -> None:
-        """There is so much to do: iterations of rows."""
-        self._title, self._work = title, work
-        self._before = self._done = self._group_work = 0.0
-        self._began = self._said = time.perf_counter()
+        """Start a sweep with this much work in total."""
+        self._title, self._total = title, work
+        self._earlier_groups = self._done = self._group_total = 0.0
+        self._start_time = self._last_line = time.perf_counter()
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
@@ -115,49 +126,51 @@ class SweepProgress:
             self._bar.start()
 
     def group(self, name: str, cells: int, work: float) -> None:
-        """The next group of cells, with so much of the work, begins; the one before is done."""
-        self._before += self._group_work
-        self._done, self._group_work = 0.0, work
-        self._name = f"{name}, {cells} cell{'s' * (cells != 1)}"
+        """Start the next group of cells, with this much work; the previous group is complete."""
+        self._earlier_groups += self._group_total
+        self._done, self._group_total = 0.0, work
+        self._group_name = f"{name}, {cells} cell{'s' * (cells != 1)}"
         if self._bar is not None:
-            self._bar.update(self._task, description=f"{self._title}: {self._name}", completed=self._before)
+            description = f"{self._title}: {self._group_name}"
+            self._bar.update(self._task, description=description, completed=self._earlier_groups)
         else:
-            self._line()
+            self._print_progress()
 
     def advance(self, work: float) -> None:
-        """So much more of the group's work is done."""
-        self._done = min(self._done + work, self._group_work)
+        """Add completed work of the current group."""
+        self._done = min(self._done + work, self._group_total)
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._before + self._done)
-        elif time.perf_counter() - self._said > self.quiet_seconds:
-            self._line()
+            self._bar.update(self._task, completed=self._earlier_groups + self._done)
+        elif time.perf_counter() - self._last_line > self.quiet_seconds:
+            self._print_progress()
 
-    def say(self, line: str) -> None:
-        """Print a line for a person."""
+    def message(self, line: str) -> None:
+        """Print a line for the user."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
-        """All is done, or was stopped."""
+        """Remove the bar: the sweep is complete, or was stopped."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _line(self) -> None:
-        self._said = time.perf_counter()
-        done = (self._before + self._done) / self._work if self._work else 1.0
-        left = f", about {duration((self._said - self._began) * (1 - done) / done)} left" if done else ""
-        self.say(f"{self._title}: {self._name}: {done:.0%} done{left}")
+    def _print_progress(self) -> None:
+        self._last_line = time.perf_counter()
+        share = (self._earlier_groups + self._done) / self._total if self._total else 1.0
+        elapsed = self._last_line - self._start_time
+        remaining = f", about {format_duration(elapsed * (1 - share) / share)} left" if share else ""
+        self.message(f"{self._title}: {self._group_name}: {share:.0%} done{remaining}")
 
 
-class _Reporter(Callback):
-    """Tells a sweep what its loops have done."""
+class _LoopProgress(Callback):
+    """Reports the progress of each loop of a sweep to its `SweepProgress`."""
 
     def __init__(self, sweep: SweepProgress) -> None:
         self._sweep, self._t = sweep, 0
 
     def on_start(self, loop: Loop) -> None:
         self._t = loop.t
-        if loop.t:  # what an earlier sitting has done
+        if loop.t:  # resumed: this work was done before
             self._sweep.advance(float(loop.t * loop.engine.oracle.rows))
 
     def on_progress(self, loop: Loop) -> None:
@@ -165,7 +178,9 @@ class _Reporter(Callback):
         self._t = loop.t
 
 
-def _measures(records: list[dict[str, object]]) -> str:
+def _format_records(records: list[dict[str, object]]) -> str:
+    """Mean loss and accuracy over the seeds of one evaluation."""
+
     def mean(name: str) -> float | None:
         values = [v for v in (r.get(name) for r in records) if isinstance(v, float) and v == v]
         return sum(values) / len(values) if values else None

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 from torch import Tensor, nn
 
 from depositum.algorithms import Algorithm, Depositum
@@ -19,6 +18,9 @@ from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
 from depositum.regularizers import Regularizer
 from depositum.report.progress import ProgressBar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Pair = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 
@@ -43,8 +45,8 @@ class FitResult:
     """
 
     model: nn.Module
-    history: pd.DataFrame
-    consensus: pd.Series
+    history: "pd.DataFrame"
+    consensus: "pd.Series"
     state: dict[str, Tensor]
     diverged: Divergence | None
 
@@ -214,6 +216,8 @@ def fit(
             callbacks=[trace, *([ProgressBar()] if shown else []), *asked],
         )
         snapshot = loop.run()
+    import pandas as pd  # slow to import, and needed only here
+
     row, buffers = loop.averaged(seed)
     if group is not None:
         group.leave()

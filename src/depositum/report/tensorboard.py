@@ -1,4 +1,4 @@
-"""TensorBoard as a callback like any person's own (`pip install depositum[track]`)."""
+"""TensorBoard as a callback (`pip install depositum[track]`)."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,13 @@ from depositum.errors import ConfigError
 
 
 class TensorBoard(Callback):
-    """Writes every measure of every seed to a TensorBoard folder: a run for each seed, made when training begins."""
+    """Writes every measure to a TensorBoard folder, as one TensorBoard run per seed.
+
+    Parameters
+    ----------
+    folder
+        Where the event files go; created when training starts.
+    """
 
     def __init__(self, folder: Path | str) -> None:
         try:
@@ -18,14 +24,14 @@ class TensorBoard(Callback):
                 "--tensorboard", "needs the package tensorboard; install depositum[track], or pip install tensorboard"
             ) from None
         self.folder = Path(folder)
-        self._class: Any = SummaryWriter
+        self._writer_class: Any = SummaryWriter
         self._writers: dict[int, Any] = {}
 
     def on_start(self, loop: Loop) -> None:
-        # What an earlier sitting wrote beyond its last checkpoint is run again, and must not show twice.
+        # Iterations that a killed run logged beyond its last checkpoint are run again: drop them from the display.
         purge = loop.t + 1 if loop.t else 0
         for seed in loop.snapshot.live:
-            self._writers[seed] = self._class(str(self.folder / f"seed-{seed}"), purge_step=purge)
+            self._writers[seed] = self._writer_class(str(self.folder / f"seed-{seed}"), purge_step=purge)
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, Any]]) -> None:
         for record in records:

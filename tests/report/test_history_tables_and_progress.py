@@ -1,4 +1,4 @@
-"""What a person looks at: the tables and the progress."""
+"""Tables of final measures, and progress output."""
 
 import io
 from pathlib import Path
@@ -10,9 +10,9 @@ from rich.console import Console
 
 import depositum as dp
 from depositum.engines import Loop, Simulator
-from depositum.report import ProgressBar, comparison
-from depositum.report.progress import SweepProgress
-from depositum.report.tables import cell, duration, size
+from depositum.report.history_tables import comparison_table, format_measure
+from depositum.report.progress import ProgressBar, SweepProgress
+from depositum.report.units import format_bytes, format_duration
 from tests.engines.test_simulator import N, seeded_problem
 from tests.support.small_histories import history
 from tests.support.small_runs import train, write_config
@@ -23,13 +23,12 @@ from tests.support.small_runs import train, write_config
 def rendered(runs: dict[str, pd.DataFrame], width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    for table in [comparison(runs, width)]:
-        console.print(table)
+    console.print(comparison_table(runs, width))
     return out.getvalue()
 
 
-def test_summary_is_of_the_last_record_of_each_seed() -> None:
-    """Mean ± sample standard deviation of (1, 2, 3)·41: 82 ± 41; a seed that ended earlier counts with its last."""
+def test_summary_shows_the_last_record_of_each_seed() -> None:
+    """Mean ± sample standard deviation of (1, 2, 3)·41: 82 ± 41; a seed that ended early counts too."""
     frame = history()
     text = rendered({"run": frame})
     assert "82.0000 ± 41.0000" in text
@@ -37,7 +36,7 @@ def test_summary_is_of_the_last_record_of_each_seed() -> None:
     assert f"{np.mean([41, 82, 33]):.4f} ± {np.std([41, 82, 33], ddof=1):.4f}" in rendered({"run": ended})
 
 
-def test_summary_leaves_out_what_nobody_measured() -> None:
+def test_summary_omits_measures_without_values() -> None:
     text = rendered({"run": history()})
     assert "test accuracy" in text
     assert "test loss" not in text
@@ -46,7 +45,7 @@ def test_summary_leaves_out_what_nobody_measured() -> None:
 @pytest.mark.parametrize("width", [40, 48, 60, 72, 80, 120])
 @pytest.mark.parametrize("runs", [1, 2, 4, 9])
 def test_summary_fits_a_terminal(runs: int, width: int) -> None:
-    """No line is wider than the terminal, and every name and number can be found in one piece."""
+    """No line is wider than the terminal, and no name or number is broken over two lines."""
     text = rendered({f"run-{k}": history(scale=1.0 + k) for k in range(runs)}, width)
     assert max(map(len, text.splitlines())) <= width
     for k in range(runs):
@@ -54,32 +53,32 @@ def test_summary_fits_a_terminal(runs: int, width: int) -> None:
         assert f"{82 * (1.0 + k):.4f}" in text
 
 
-def test_narrow_summaries_are_one_below_the_other_and_the_best_is_first() -> None:
+def test_narrow_summaries_are_stacked_with_the_best_first() -> None:
     text = rendered({f"run-{k}": history(scale=k) for k in (1.0, 3.0, 2.0)}, width=40)
     assert [line.split()[2] for line in text.splitlines() if "run-" in line] == ["run-3.0", "run-2.0", "run-1.0"]
     assert text.count("test accuracy %") == 3
 
 
 def test_names_are_not_markup() -> None:
-    """Rich would swallow what looks like its markup."""
+    """Rich would remove text that looks like its markup."""
     assert "a[bold]b" in rendered({"a[bold]b": history()})
 
 
-def test_cells() -> None:
-    assert cell(pd.Series([0.5]), "percent") == "50.00"
-    assert cell(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
-    assert cell(pd.Series([np.nan]), "{:.4f}") == "–"
-    assert cell(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
-    assert cell(pd.Series([1.0, 3.0]), "mean {:.2f}") == "2.00"
-    assert cell(pd.Series([1e24]), "{:.4f}") == "1.0e+24"
-    assert [size(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
+def test_measures_bytes_and_durations_are_formatted() -> None:
+    assert format_measure(pd.Series([0.5]), "percent") == "50.00"
+    assert format_measure(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
+    assert format_measure(pd.Series([np.nan]), "{:.4f}") == "–"
+    assert format_measure(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
+    assert format_measure(pd.Series([1.0, 3.0]), "mean {:.2f}") == "2.00"
+    assert format_measure(pd.Series([1e24]), "{:.4f}") == "1.0e+24"
+    assert [format_bytes(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
         "0 B",
         "1023 B",
         "1.0 KiB",
         "5.0 GiB",
         "3072.0 TiB",
     ]
-    assert [duration(s) for s in (1.26, 59.94, 59.96, 61, 3600, 7384)] == [
+    assert [format_duration(s) for s in (1.26, 59.94, 59.96, 61, 3600, 7384)] == [
         "1.3 s",
         "59.9 s",
         "1 min 0 s",
@@ -93,7 +92,7 @@ def test_cells() -> None:
 
 
 def test_progress_without_a_terminal(tmp_path: Path) -> None:
-    """One plain line per evaluation at most, and none at all in a run too short to wait for."""
+    """At most one plain line per evaluation, and none in a short run."""
     config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]})
     out = io.StringIO()
     result, _ = train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80), quiet_seconds=0.0))
@@ -103,13 +102,13 @@ def test_progress_without_a_terminal(tmp_path: Path) -> None:
     assert f"loss {last.train_loss.mean():.4f}  accuracy {last.test_accuracy.mean():.2%}" in lines[-1]
     assert lines[-1].endswith("0.0 s left")
     assert "\x1b" not in out.getvalue()
-    silent = io.StringIO()
-    train(config, tmp_path / "b", ProgressBar(Console(file=silent, width=80)))
-    assert silent.getvalue() == ""
+    quiet = io.StringIO()
+    train(config, tmp_path / "b", ProgressBar(Console(file=quiet, width=80)))
+    assert quiet.getvalue() == ""
 
 
-def test_compiling_is_said() -> None:
-    """A minute without a word looks like a program that hangs; two kinds of step are one line."""
+def test_compilation_is_announced_once() -> None:
+    """A minute without output looks like a hanging program; two kinds of step give one line."""
     out = io.StringIO()
     progress = ProgressBar(Console(file=out, width=80))
     simulator = Simulator(seeded_problem((0,)), dp.ring(N), dp.Depositum(0.1, 0.5), batch_size=4)
@@ -120,7 +119,7 @@ def test_compiling_is_said() -> None:
 
 
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
-    """The bar counts to the end, and is taken away again with the cursor given back."""
+    """The bar reaches the end, is removed, and the cursor is visible again."""
     config = write_config(tmp_path / "c.toml")
     out = io.StringIO()
     train(config, tmp_path / "a", ProgressBar(Console(file=out, width=80, force_terminal=True)))
@@ -129,7 +128,7 @@ def test_progress_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_progress_of_a_sweep() -> None:
-    """A line when a group begins, with what is done so far; a group that ended early counts as done."""
+    """A line when a group starts, with the completed share; a group that ended early counts as complete."""
     out = io.StringIO()
     sweep = SweepProgress(Console(file=out, width=80), quiet_seconds=0.0)
     sweep.begin("mine, sweep", 100.0)
@@ -146,7 +145,7 @@ def test_progress_of_a_sweep() -> None:
 
 
 def test_progress_of_a_sweep_on_a_terminal() -> None:
-    """The bar is taken away again, with the cursor given back."""
+    """The bar is removed, and the cursor is visible again."""
     out = io.StringIO()
     sweep = SweepProgress(Console(file=out, width=80, force_terminal=True))
     sweep.begin("mine", 2.0)

@@ -1,15 +1,17 @@
-"""A figure's file: written whole or not at all."""
+"""Writing a figure to a file, completely or not at all."""
 
 from contextlib import suppress
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from depositum.errors import RunError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure into a file, in the form that the file's name ends in."""
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure to `path`, in the format of its suffix; an existing file is replaced only once all is written."""
     part = path.with_name(path.stem + ".part" + path.suffix)
     try:
         figure.savefig(part, dpi=140)
