@@ -42,7 +42,7 @@ NAN[4, 2] = float("nan")
         (
             [(X, Y.float())],
             r"loss: targets that are not whole numbers mean regression, but a sample has 1 target and 3 outputs; "
-            r"labels of classes must be integers$",
+            r"class labels must be integers$",
         ),
     ],
 )

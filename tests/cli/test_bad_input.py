@@ -135,7 +135,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
         "algorithm.alpha",
         "αβρ = 9·0.2 = 1.8, but the prox is single-valued only below 1, for prox steps < 5; change alpha",
     ),
-    ("problem.loss=mse", "problem.loss", "1 target and 3 outputs; labels of classes are for 'cross-entropy'$"),
+    ("problem.loss=mse", "problem.loss", "1 target and 3 outputs; use 'cross-entropy' for class labels$"),
     ("problem.loss=logistic", "problem.loss", "'logistic' given, but 'synthetic' has 3 classes; it is for two"),
     (("network.topology=hypercube", "problem.clients=10"), "network.topology", "10"),
     ("network.topology=split.txt", "network.topology", "2 components: client 2 cannot reach client 0"),

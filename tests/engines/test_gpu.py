@@ -14,7 +14,7 @@ from depositum.engines import EngineSettings, Monitor, Simulator
 from depositum.engines.mixing import Exchange
 from depositum.metrics.measures import consensus
 from depositum.problem import Oracle, from_client_data, streaming
-from depositum.problem.row_convolution import convolution
+from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
 from tests.algorithms.test_all_methods import METHODS, period_of

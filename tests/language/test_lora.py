@@ -250,7 +250,7 @@ def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_pat
     smaller = simulator.restricted_to([1])
     problem = simulator.problem
     held = [problem.model, simulator.oracle.model.model, smaller.oracle.model.model]
-    held += [problem.averaged_model(simulator.state.x[0], {}), simulator.oracle.model.batched]
+    held += [problem.averaged_model(simulator.state.x[0], {}), simulator.oracle.model.vmap_model]
     plain = AutoModelForCausalLM.from_pretrained(bases["qwen2"])
     once = sum(p.numel() * p.element_size() for p in plain.parameters())
     assert sum(storages(*held).values()) == once

@@ -9,9 +9,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import depositum as dp
 from depositum.engines.graph_passes import transpose_products
-from depositum.problem import Oracle, as_loss, gradients
-from depositum.problem.backends import TIE, Backend, fastest
-from depositum.problem.gradients import RowModel
+from depositum.problem import Oracle, as_loss, row_model
+from depositum.problem.row_model import TIE, Backend, RowModel, fastest_backend
 
 
 class Stopwatch:
@@ -26,7 +25,7 @@ class Stopwatch:
         self.passes.append((backend, rows))
 
     def choice(self, candidates: list[Backend], rows: int) -> Backend:
-        return fastest(self.run, candidates, rows, clock=lambda: self.now)
+        return fastest_backend(self.run, candidates, rows, clock=lambda: self.now)
 
 
 speeds = st.floats(1e-6, 10.0)
@@ -61,7 +60,7 @@ def test_a_hopeless_backend_is_measured_once() -> None:
     assert [backend for backend, _ in watch.passes].count("vmap") == 1
 
 
-def row_model(model: nn.Module) -> RowModel:
+def row_model_of(model: nn.Module) -> RowModel:
     return RowModel(model.double(), as_loss("cross-entropy"), "float64")
 
 
@@ -85,7 +84,7 @@ class Pictures(nn.Module):
 def test_channels_last_is_another_layout_of_the_same_gradients(train: bool) -> None:
     """Breaks if filters are laid out wrongly, or their gradients are written to the row in the other order."""
     torch.manual_seed(0)
-    model = row_model(Pictures())
+    model = row_model_of(Pictures())
     x = torch.randn(3, model.layout.size, dtype=torch.float64)
     inputs, targets = torch.randn(3, 5, 1, 8, 8, dtype=torch.float64), torch.randint(0, 3, (3, 5))
     weights = torch.rand(3, 5, dtype=torch.float64)
@@ -110,7 +109,7 @@ def problem_of(model: nn.Module) -> dp.problem.Problem:
 @pytest.mark.parametrize("named", ["loop", "channels-last", "vmap"])
 def test_a_backend_given_by_name_is_not_measured(monkeypatch: pytest.MonkeyPatch, named: Backend) -> None:
     """Breaks if a resumed run could be timed into another backend than the one it began with."""
-    monkeypatch.setattr(gradients, "fastest", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(row_model, "fastest_backend", lambda *_: pytest.fail("measured"))
     assert Oracle(problem_of(Pictures()), 2, backend=named).model.backend == named
 
 
@@ -122,8 +121,8 @@ def test_a_process_measures_once_for_the_same_shapes(monkeypatch: pytest.MonkeyP
         asked.append(rows)
         return candidates[-1]
 
-    monkeypatch.setattr(gradients, "fastest", choose)
-    monkeypatch.setattr(gradients, "_found", {})
+    monkeypatch.setattr(row_model, "fastest_backend", choose)
+    monkeypatch.setattr(row_model, "_fastest_backends", {})
     problem = problem_of(Pictures())
     chosen = [Oracle(problem, size).model.backend for size in (2, 2, 3)]
     assert asked == [3, 3]
@@ -132,11 +131,11 @@ def test_a_process_measures_once_for_the_same_shapes(monkeypatch: pytest.MonkeyP
 
 def test_measuring_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks if batch norm's statistics, or torch's own random numbers, have moved before a run begins."""
-    monkeypatch.setattr(gradients, "_found", {})
+    monkeypatch.setattr(row_model, "_fastest_backends", {})
     problem = problem_of(Pictures())
     before = torch.get_rng_state()
     oracle = Oracle(problem, 2)
-    assert len(gradients._found) == 1
+    assert len(row_model._fastest_backends) == 1
     assert torch.equal(torch.get_rng_state(), before)
     for name, buffer in problem.model.named_buffers():
         assert torch.equal(oracle.buffers[name], buffer.expand_as(oracle.buffers[name]))
@@ -146,7 +145,7 @@ def test_measuring_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loop_is_one_operation_to_a_tracer(backend: Backend) -> None:
     """Breaks if a loop over a thousand clients would be unrolled into the compiler."""
     torch.manual_seed(0)
-    model = row_model(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 36, 3)))
+    model = row_model_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 36, 3)))
     model.backend = backend
     x = torch.randn(4, model.layout.size, dtype=torch.float64)
     inputs, targets = torch.randn(4, 5, 1, 8, 8, dtype=torch.float64), torch.randint(0, 3, (4, 5))

@@ -6,7 +6,7 @@ from torch import nn
 
 from depositum.data import Samples
 from depositum.errors import ConfigError
-from depositum.problem import Oracle, Problem, gradients
+from depositum.problem import Oracle, Problem, row_model
 from tests.support.oracle_problems import (
     MODELS,
     SIZES,
@@ -69,8 +69,8 @@ def test_backends_are_chosen_from_those_that_can_be(monkeypatch):
         offered[rows] = candidates
         return candidates[0]
 
-    monkeypatch.setattr(gradients, "fastest", choose)
-    monkeypatch.setattr(gradients, "_found", {})
+    monkeypatch.setattr(row_model, "fastest_backend", choose)
+    monkeypatch.setattr(row_model, "_fastest_backends", {})
     assert oracle_of("mlp", seeds=(0,)).model.backend == "vmap"
     assert oracle_of("cnn", seeds=(0, 1)).model.backend == "vmap"
     assert list(offered.values()) == [["vmap", "loop"], ["vmap", "channels-last", "loop"]]
@@ -170,7 +170,7 @@ def test_dropout_is_off_in_evaluation():
 def test_randomness_without_a_module_for_it_is_found_out():
     """`F.dropout` in a person's forward: detected by torch's generator having moved, and seeded like any other."""
     oracle = Oracle(make_problem(FunctionalDropout()), 4, dtype=torch.float64)
-    assert oracle.model.random
+    assert oracle.model.is_random
     assert oracle.model.backend == "loop"
     x, batch = points(oracle), oracle.sample()
     torch.manual_seed(1)
@@ -281,9 +281,9 @@ def test_clients_that_agree_are_evaluated_once(monkeypatch):
     together = oracle.global_grad(x)
     assert set(asked) == {2}
     asked.clear()
-    monkeypatch.setattr(oracle, "_agree", lambda _: False)
+    monkeypatch.setattr(oracle, "_clients_agree", lambda _: False)
     torch.testing.assert_close(together, oracle.global_grad(x), rtol=1e-12, atol=1e-12)
     assert set(asked) == {6}
     monkeypatch.undo()
     oracle.grad(x, oracle.sample())
-    assert not oracle._agree(x)
+    assert not oracle._clients_agree(x)

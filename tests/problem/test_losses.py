@@ -13,7 +13,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError
 from depositum.layout import Layout
 from depositum.problem import LOSSES, Loss, Oracle, Problem, Trial, as_loss
-from depositum.problem.tried import check_per_sample
+from depositum.problem.compatibility import check_per_sample
 
 
 def oracle_of(model, loss, inputs, targets, test=None, **settings):
@@ -222,7 +222,7 @@ def test_logistic_labels_are_zero_and_one():
             INPUTS,
             TARGETS,
             r"loss: 'mse' compares outputs with targets, but a sample has 1 target and 3 outputs; "
-            r"labels of classes are for 'cross-entropy'$",
+            r"use 'cross-entropy' for class labels$",
         ),
         (
             nn.Linear(4, 3),
@@ -230,28 +230,28 @@ def test_logistic_labels_are_zero_and_one():
             INPUTS,
             torch.randn(6, 2),
             r"loss: targets that are not whole numbers mean regression, but a sample has 2 targets and 3 outputs; "
-            r"labels of classes must be integers$",
+            r"class labels must be integers$",
         ),
         (
             nn.Linear(4, 3),
             "cross-entropy",
             INPUTS,
             torch.randn(6),
-            r"loss: cross-entropy is of labels, which must be integers .* but the targets are real numbers$",
+            r"loss: cross-entropy needs labels that are integers .* but the targets are real numbers$",
         ),
         (
             nn.Linear(4, 3),
             nn.CrossEntropyLoss(),
             INPUTS,
             torch.randn(6),
-            r"loss: cross-entropy is of labels, which must be integers",
+            r"loss: cross-entropy needs labels that are integers",
         ),
         (
             nn.Linear(4, 2),
             "logistic",
             INPUTS,
             TARGETS % 2,
-            r"problem.model: it has 2 outputs, but the loss 'logistic' is of one$",
+            r"problem.model: it has 2 outputs, but the loss 'logistic' needs one$",
         ),
     ],
 )

@@ -143,7 +143,7 @@ def test_trials_are_evaluated_on_their_own_test_samples(per_pass):
     """
     own = [np.array([4, 1]), None]
     plain = oracle_of("residual", seeds=(0, 1))
-    trials = tuple(replace(trial, tested=places) for trial, places in zip(plain.problem.trials, own, strict=True))
+    trials = tuple(replace(trial, test_indices=places) for trial, places in zip(plain.problem.trials, own, strict=True))
     oracle = Oracle(replace(plain.problem, trials=trials), 4, dtype=torch.float64)
     oracle.samples_per_pass = per_pass
     x, test = points(oracle), oracle.problem.test

@@ -50,7 +50,7 @@ def test_a_frozen_base_is_held_in_half_the_room_on_a_gpu():
     ("given", "dtype", "device", "message"),
     [
         ("tf32", torch.float32, CPU, "run.precision: 'tf32' needs a GPU, and the device is cpu"),
-        ("bf16", torch.float64, CPU, "run.precision: 'bf16' given with dtype float64; it must be 'auto' there"),
+        ("bf16", torch.float64, CPU, "run.precision: 'bf16' given with dtype float64; it must be 'auto'"),
         ("float32", torch.float64, GPU, "run.precision: 'float32' given with dtype float64"),
         ("bf61", torch.float32, CPU, "run.precision: 'bf61' given; it can be 'auto', .* did you mean 'bf16'?"),
     ],

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from depositum.errors import RunError
-from depositum.problem.gradients import RowModel
+from depositum.problem.row_model import RowModel
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
 from tests.support.small_runs import SMALL, Killed, KilledAt, StoppedAt, command, files, outcome, train, write_config

@@ -16,7 +16,7 @@ from depositum.cli.options import ConfigFile, Overrides
 from depositum.errors import ConfigError
 from depositum.metrics import cheap
 from depositum.networks import Network
-from depositum.problem.constants import Measured, smoothness, variance
+from depositum.problem.constants import MeasuredConstant, smoothness, variance
 from depositum.runs import Config, build_simulator, load
 
 #: The columns that the table of conditions needs; a narrower one has the numbers below each condition.
@@ -66,8 +66,8 @@ class Asked:
     """The setting that theory is asked about, and where its measured numbers come from."""
 
     setting: theory.Setting
-    smoothness: Measured
-    variance: Measured
+    smoothness: MeasuredConstant
+    variance: MeasuredConstant
     gap_known: bool  #: False where φ(x0) is infinite, x0 being outside the set of an indicator: bounds say nothing
     network: Network
     full: bool  #: whether gradients are full ones, so that σ² = 0 whatever one sample's is
@@ -80,8 +80,8 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
         simulator = simulator.with_seeds(simulator.problem.seeds[:1])
     simulator.start()
     oracle, problem, batch = simulator.oracle, simulator.problem, config.run.batch_size
-    L = Measured(smooth, "given") if smooth is not None else smoothness(oracle)
-    sigma2 = Measured(noise, "given") if noise is not None else variance(oracle)
+    L = MeasuredConstant(smooth, "given") if smooth is not None else smoothness(oracle)
+    sigma2 = MeasuredConstant(noise, "given") if noise is not None else variance(oracle)
     # Losses and regularizers here are ≥ 0, so φ(x0) itself bounds φ(x0) − φ*.
     gap = float(cheap(simulator.state, oracle)["phi"][0])
     method = config.make_algorithm()

@@ -77,7 +77,7 @@ class Snapshot:
     def update(self, engine: Engine) -> None:
         """Take over the iteration, and the rows of the seeds that the engine still holds."""
         self.t, self.costs = engine.t, engine.costs
-        n, new = len(engine.oracle.held), engine.snapshot()
+        n, new = len(engine.oracle.clients), engine.snapshot()
         places = [self.seeds.index(label) for label in engine.problem.labels]
         rows = torch.tensor([place * n + i for place in places for i in range(n)])
         for name, tensor in new.items():

@@ -14,9 +14,9 @@ from depositum.engines.states import kept, taken_up
 from depositum.errors import ConfigError
 from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
-from depositum.problem.backends import Backend
-from depositum.problem.placed import has_base
+from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
+from depositum.problem.row_model import Backend
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Simulator:
             batch_size,
             device=self.device,
             dtype=self.dtype,
-            precision=resolve(settings.precision, self.dtype, self.device, has_base(problem.model)),
+            precision=resolve(settings.precision, self.dtype, self.device, has_frozen_base(problem.model)),
             backend=settings.backend,
         )
         self.exchange = Exchange(network, len(problem.trials), self.device, self.dtype)

@@ -77,7 +77,7 @@ class AllRows:
         simulator = self._simulator
         state, oracle = simulator.state, simulator.oracle
         if isinstance(alpha, Tensor):
-            alpha = alpha.to(state.x).repeat_interleave(len(oracle.held))[:, None]
+            alpha = alpha.to(state.x).repeat_interleave(len(oracle.clients))[:, None]
         return costly(state, oracle, alpha, smoothness, simulator.algorithm.estimate)
 
     def mean_costs(self) -> Costs:

@@ -110,7 +110,7 @@ class MetricSettings:
             return {}
         if self.smoothness != "measure":
             return dict.fromkeys(labels, self.smoothness)
-        if len(oracle.held) < oracle.problem.n:
+        if len(oracle.clients) < oracle.problem.n:
             raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
         return dict(zip(labels, constants.smoothness_of_trials(oracle), strict=True))
 

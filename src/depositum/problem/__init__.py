@@ -1,9 +1,8 @@
-"""Model + loss + client data + (h, β): the problem, and the oracle that algorithms see of it."""
+"""The problem (model, loss, client data, h and β), and the oracle through which algorithms access it."""
 
 from depositum.problem.losses import LOSSES, Loss, as_loss
-from depositum.problem.oracle import Batch, Oracle, mean_buffer
+from depositum.problem.oracle import Batch, BatchSize, Oracle, mean_buffer
 from depositum.problem.problem import Problem, Trial, Weighting, from_client_data
-from depositum.problem.rows import BatchSize
 
 __all__ = [
     "LOSSES",

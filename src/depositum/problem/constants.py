@@ -1,6 +1,6 @@
-"""The constants that theory asks of a problem, measured: the smoothness L and the variance σ².
+"""Estimates of the problem's constants in the theory: the smoothness L and the variance σ².
 
-Both are of the local functions f_i (Assumptions 1 and 3), so the largest over clients is what counts.
+Both concern the local functions f_i (Assumptions 1 and 3), so they are maxima over clients.
 """
 
 from dataclasses import dataclass
@@ -14,34 +14,35 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from depositum.layout import Layout
 from depositum.problem.oracle import Oracle
 from depositum.problem.precision import forward_backward
+from depositum.problem.row_model import Buffers
 from depositum.randomness import seed_for
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A constant and how it was found: `"closed form"` is a bound everywhere, `"at the start"` an estimate at x_0."""
+class MeasuredConstant:
+    """A constant and how it was found: `"closed form"` is a global bound, `"at the start"` an estimate at x_0."""
 
     value: float
     how: str
 
 
-def smoothness(oracle: Oracle, iterations: int = 50) -> Measured:
-    """L, the largest over clients: in closed form for a linear model, else by power iteration at the start point."""
+def smoothness(oracle: Oracle, iterations: int = 50) -> MeasuredConstant:
+    """L, the maximum over clients: in closed form for a linear model, else by power iteration at the start point."""
     closed = _linear_smoothness(oracle)
     if closed is not None:
-        return Measured(max(closed), "closed form")
-    return Measured(max(_hessian_norms(oracle, iterations)), "at the start, power iteration")
+        return MeasuredConstant(max(closed), "closed form")
+    return MeasuredConstant(max(_hessian_norms(oracle, iterations)), "at the start, power iteration")
 
 
 def smoothness_of_trials(oracle: Oracle, iterations: int = 50) -> list[float]:
-    """L of each trial, the largest over its own clients: none depends on which others run with it."""
+    """L of each trial, the maximum over its clients, independent of the other trials."""
     rows = _linear_smoothness(oracle) or _hessian_norms(oracle, iterations)
     n = len(rows) // oracle.trials
     return [max(rows[k : k + n]) for k in range(0, len(rows), n)]
 
 
-def variance(oracle: Oracle, draws: int = 64) -> Measured:
-    """σ², the largest over clients of E‖∇F_i(x, ξ) − ∇f_i(x)‖² at the start point, from `draws` samples each."""
+def variance(oracle: Oracle, draws: int = 64) -> MeasuredConstant:
+    """σ², the maximum over clients of E‖∇F_i(x, ξ) − ∇f_i(x)‖² at the start point, from `draws` samples each."""
     x = oracle.start()
     full = oracle.full_grad(x)
     total = torch.zeros(oracle.rows, dtype=torch.float64, device=oracle.device)
@@ -50,23 +51,21 @@ def variance(oracle: Oracle, draws: int = 64) -> Measured:
         indices = oracle.sample(1).indices
         assert indices is not None
         inputs, targets = oracle.inputs[indices], oracle.targets[indices]
-        counted = oracle.model.loss.terms  # of a text, a sample's loss is the sum over its tokens
-        weights = oracle.scales[:, None] / (counted(targets) if counted else 1)
-        one, _ = oracle.model.gradients(x, inputs, targets, weights, oracle.buffers, train=False)
-        total += (one - full).square().sum(1, dtype=torch.float64)
-    return Measured(float(total.max()) / draws, f"at the start, {draws} samples per client")
+        terms = oracle.model.loss.terms  # the loss of a text is the sum over its tokens
+        weights = oracle.scales[:, None] / (terms(targets) if terms else 1)
+        single, _ = oracle.model.gradients(x, inputs, targets, weights, oracle.buffers, train=False)
+        total += (single - full).square().sum(1, dtype=torch.float64)
+    return MeasuredConstant(float(total.max()) / draws, f"at the start, {draws} samples per client")
 
 
 def _linear_smoothness(oracle: Oracle) -> list[float] | None:
-    """½ λ_max(AᵀA/N_i) (cross-entropy), ¼ (logistic) or 1 (squared error) for one linear layer, A with its bias column.
+    """C λ_max(AᵀA/N_i) of every row for a single linear layer, c being the curvature of the loss.
 
-    One for every row; None where the model is anything else.
-
-    The Hessian of softmax cross-entropy in the logits is diag(p) − ppᵀ, of norm at most ½.
+    A contains a column of ones if the layer has a bias. None for any other model or loss.
     """
-    factor = {"cross-entropy": 0.5, "logistic": 0.25, "mse": 1.0}.get(oracle.problem.loss.name)
-    layer = _only_layer(oracle.model.model)
-    if factor is None or layer is None or oracle.inputs[0].numel() != layer.in_features:
+    curvature = oracle.problem.loss.curvature
+    layer = _single_linear_layer(oracle.model.model)
+    if curvature is None or layer is None or oracle.inputs[0].numel() != layer.in_features:
         return None
     bounds = []
     ends = [*oracle.offsets.tolist(), len(oracle.table)]
@@ -76,14 +75,14 @@ def _linear_smoothness(oracle: Oracle) -> list[float] | None:
             a = torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
         gram = a.T @ a if a.shape[1] <= a.shape[0] else a @ a.T
         norm = torch.linalg.matrix_norm(gram, 2) / (last - first)
-        bounds.append(factor * float(norm) * float(oracle.scales[row]))
+        bounds.append(curvature * float(norm) * float(oracle.scales[row]))
     return bounds
 
 
-def _only_layer(model: nn.Module) -> nn.Linear | None:
-    """The one linear layer that a model is, after a flattening at most; None if it is anything else.
+def _single_linear_layer(model: nn.Module) -> nn.Linear | None:
+    """The layer of a model that consists of one linear layer, possibly after flattening; None for any other model.
 
-    The types are compared exactly: a module of a person's own with a linear layer inside may do anything with it.
+    Types are compared exactly: a user-defined module may do anything with a linear layer inside.
     """
     modules = [m for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten)]
     trained = all(p.requires_grad for p in model.parameters())
@@ -97,14 +96,15 @@ def _hessian_norms(oracle: Oracle, iterations: int) -> list[float]:
     ends = [*oracle.offsets.tolist(), len(oracle.table)]
     norms = []
     for row, (first, last) in enumerate(pairwise(ends)):
-        own = oracle.table[first:last]
+        indices = oracle.table[first:last]
         buffers = {k: b[row].clone() for k, b in oracle.buffers.items()}
-        # Of each row anew: which rows there are beside it changes nothing.
+        # The same for each row, so that the result does not depend on the other rows.
         generator = torch.Generator().manual_seed(seed_for(0, purpose="power iteration"))
         v = torch.randn(layout.size, generator=generator, dtype=torch.float64).to(oracle.device, oracle.dtype)
         v, size = v / v.norm(), 0.0
         for _ in range(iterations):
-            product = _hessian_product(oracle, model, layout, start[row], v, own, buffers) / float(oracle.terms[row])
+            product = _hessian_product(oracle, model, layout, start[row], v, indices, buffers)
+            product = product / float(oracle.terms[row])
             before, size = size, float(product.norm())
             if size == 0:
                 break
@@ -116,17 +116,18 @@ def _hessian_norms(oracle: Oracle, iterations: int) -> list[float]:
 
 
 def _hessian_product(
-    oracle: Oracle, model: nn.Module, layout: Layout, x: Tensor, v: Tensor, own: Tensor, buffers: dict[str, Tensor]
+    oracle: Oracle, model: nn.Module, layout: Layout, x: Tensor, v: Tensor, indices: Tensor, buffers: Buffers
 ) -> Tensor:
+    """The Hessian of the sum of the losses of samples at x `[d]`, times v `[d]`."""
     out = torch.zeros_like(x)
-    for chunk in torch.split(own, oracle.samples_per_pass):
+    for chunk in torch.split(indices, oracle.samples_per_pass):
         inputs, targets = oracle.inputs[chunk], oracle.targets[chunk]
 
         def loss(row: Tensor, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
             outputs = functional_call(model, {**layout.views(row), **buffers}, (inputs,))
             return oracle.model.loss.per_sample(outputs, targets).sum()
 
-        # Attention in one kernel has no second derivative.
+        # Fused attention kernels have no second derivative.
         with forward_backward("float32"), sdpa_kernel(SDPBackend.MATH):
             out += vjp(grad(loss), x)[1](v)[0]
     return out

@@ -1,4 +1,4 @@
-"""The loss l of a sample, and what counts as a right answer."""
+"""The loss l of a sample, and the definition of a correct answer."""
 
 import copy
 import inspect
@@ -21,19 +21,22 @@ PerSample = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Loss:
-    """One value per sample, and optionally whether the sample is answered rightly.
+    """One value per sample, and optionally whether the answer for a sample is correct.
 
     Attributes
     ----------
     per_sample
         `(outputs [B, ...], targets [B, ...]) -> [B]`.
     correct
-        `(outputs, targets) -> bool [B]`, for the accuracy; `None` where there is no such thing.
+        `(outputs, targets) -> bool [B]`, for the accuracy; `None` if it is not defined.
     check
-        `(outputs of a few samples, all targets)`: refuses targets it has no meaning for, before any work.
+        `(outputs of a few samples, all targets)`: raises an error if the loss is not defined for them.
     terms
-        `targets [..., *shape] -> [...]`, how many terms a sample's loss is the sum of, and `correct` counts; `None` for
-        one each. Every mean over samples is then a mean over terms: of a text, each token counts alike.
+        `targets [..., *shape] -> [...]`, the number of terms that a sample's loss is the sum of, and that `correct`
+        counts; `None` for one each. Every mean over samples is then a mean over terms: all tokens of all texts have the
+        same weight.
+    curvature
+        Bound of the norm of the Hessian of `per_sample` in the outputs; `None` if there is none or it is unknown.
     """
 
     name: str
@@ -41,9 +44,10 @@ class Loss:
     correct: PerSample | None = None
     check: Callable[[Tensor, Tensor], None] | None = None
     terms: Callable[[Tensor], Tensor] | None = None
+    curvature: float | None = None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Loss":
-        """The same loss with what it holds (class weights, say) on a device and in a dtype."""
+        """The same loss with its tensors (class weights, say) on a device and in a dtype."""
         if not isinstance(self.per_sample, nn.Module):
             return self
         return replace(self, per_sample=copy.deepcopy(self.per_sample).to(device, dtype))
@@ -54,12 +58,16 @@ LOSSES: Registry[Loss] = Registry("loss")
 
 @LOSSES.register("cross-entropy")
 def cross_entropy() -> Loss:
-    """Softmax cross-entropy on class labels: the paper's."""
+    """Softmax cross-entropy on class labels, as in the paper.
+
+    Its Hessian in the logits is diag(p) − ppᵀ, of norm at most ½.
+    """
     return Loss(
         "cross-entropy",
         lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none"),
-        _right_class,
+        _is_correct_class,
         _check_labels,
+        curvature=0.5,
     )
 
 
@@ -73,24 +81,25 @@ def logistic() -> Loss:
         ),
         lambda outputs, targets: (outputs.reshape(len(targets)) > 0) == (targets.reshape(-1) > 0),
         _check_binary,
+        curvature=0.25,
     )
 
 
 @LOSSES.register("mse")
 def squared_error() -> Loss:
-    """Half the squared error, summed over outputs: regression."""
+    """Half the squared error, summed over outputs, for regression."""
 
     def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
         return 0.5 * (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1).sum(1)
 
-    return Loss("mse", per_sample, check=_check_values)
+    return Loss("mse", per_sample, check=_check_values, curvature=1.0)
 
 
 @LOSSES.register("tokens")
 def next_token() -> Loss:
-    """Cross-entropy of the next token, over those that are to be predicted: a language model's.
+    """Cross-entropy of the next token, over the tokens to be predicted, for language models.
 
-    A sample's value is the sum over its tokens; its right answers are the tokens whose score is the largest.
+    A sample's value is the sum over its tokens; its correct answers are the tokens with the highest score.
     """
 
     def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -107,11 +116,11 @@ def next_token() -> Loss:
 
 
 def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
-    """A `Loss` from a name, or from a person's own function or module of (outputs, targets).
+    """A `Loss` from a name, or from a user-defined function or module of (outputs, targets).
 
-    One that can be told its `reduction`, as torch's own can, is asked for `"none"` (a copy is, if it is a module); any
-    other must return one value per sample itself. Means are over samples: of `CrossEntropyLoss(weight=…)`, the weighted
-    losses are divided by the number of samples, where torch divides by the sum of their weights.
+    If it has a parameter or attribute `reduction`, as torch's losses do, a copy with `"none"` is used; any other must
+    return one value per sample. Means are over samples: with `CrossEntropyLoss(weight=…)`, the weighted losses are
+    divided by the number of samples, whereas torch divides by the sum of their weights.
     """
     if isinstance(loss, Loss):
         return loss
@@ -123,19 +132,19 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
         )
     name = getattr(loss, "__name__", type(loss).__name__)
     reduction = _reduction(loss)
-    per_sample = loss if reduction is None else _PerSample(loss, reduction)
+    per_sample = loss if reduction is None else _Unreduced(loss, reduction)
     if isinstance(loss, nn.CrossEntropyLoss) or loss is F.cross_entropy:
         ignored = getattr(loss, "ignore_index", -100)
-        return Loss(name, per_sample, _right_class, partial(_check_labels, ignored=ignored))
+        return Loss(name, per_sample, _is_correct_class, partial(_check_labels, ignored=ignored))
     return Loss(name, per_sample)
 
 
-class _PerSample(nn.Module):
-    """A loss that can be told its `reduction`, asked for none.
+class _Unreduced(nn.Module):
+    """A loss with a `reduction`, called without one.
 
-    Torch's elementwise losses then return `[B, ...]`; a sample's value is the mean (or sum, as the person's own
-    reduction was) of its elements. Only where outputs and targets agree in shape: `[B, 1]` against `[B]` would be
-    broadcast to every pair of samples.
+    Torch's elementwise losses then return `[B, ...]`; a sample's value is the mean of its elements, or their sum if
+    that was the reduction. Only if outputs and targets have the same shape: `[B, 1]` and `[B]` would be broadcast to
+    all pairs of samples.
     """
 
     def __init__(self, loss: Callable[..., Any], reduction: str) -> None:
@@ -156,7 +165,7 @@ class _PerSample(nn.Module):
 
 
 def _reduction(loss: Callable[..., Any]) -> str | None:
-    """The `reduction` that a loss has now, None if it cannot be told one."""
+    """The present `reduction` of a loss; None if it does not have one."""
     if isinstance(loss, nn.Module):
         return getattr(loss, "reduction", None)
     try:
@@ -166,18 +175,18 @@ def _reduction(loss: Callable[..., Any]) -> str | None:
     return None if parameter is None else str(parameter.default)
 
 
-def _right_class(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Whether the largest output is the label's, or that of the likeliest class where targets are probabilities."""
+def _is_correct_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Whether the largest output is that of the label, or of the most probable class if targets are probabilities."""
     return outputs.argmax(-1) == (targets.argmax(-1) if targets.is_floating_point() else targets)
 
 
 def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) -> None:
-    """Refuse labels for which the model has no output; on a GPU they would end the process."""
+    """Reject labels for which the model has no output; on a GPU they would terminate the process."""
     if targets.is_floating_point() and targets.shape[1:] != outputs.shape[1:]:
         raise ConfigError(
             "problem.loss",
-            "cross-entropy is of labels, which must be integers (or of a probability for each output), but the targets "
-            "are real numbers",
+            "cross-entropy needs labels that are integers (or a probability for each output), but the targets are "
+            "real numbers",
         )
     if targets.is_floating_point() or outputs.dim() < 2:
         return
@@ -188,22 +197,22 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
     if bad.any():
         label = int(targets[bad].flatten()[0])
         if outputs.dim() == 3 and targets.shape == outputs.shape[:2]:
-            said = "'cross-entropy' given, but outputs are scores of every token of a text; use 'tokens'"
-            raise ConfigError("problem.loss", said)
+            problem = "'cross-entropy' given, but outputs are scores of every token of a text; use 'tokens'"
+            raise ConfigError("problem.loss", problem)
         raise ConfigError(
             "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
         )
 
 
 def _check_tokens(outputs: Tensor, targets: Tensor) -> None:
-    """Refuse targets that are no tokens of the model's, or samples that have nothing to predict."""
+    """Reject targets that are not tokens of the model, and samples without a token to predict."""
     if targets.is_floating_point() or targets.dim() != 2 or outputs.dim() != 3:
-        raise ConfigError("problem.loss", "'tokens' needs texts, and a language model's scores of every token")
+        raise ConfigError("problem.loss", "'tokens' needs texts and a language model, with scores for every token")
     if (targets != IGNORED).sum(1).min() == 0:
-        raise ConfigError("problem.dataset", "has a sequence with no token to predict")
+        raise ConfigError("problem.dataset", "has a sequence without a token to predict")
     if (largest := int(targets.max())) >= outputs.shape[2]:
-        known = f"the base knows tokens 0 … {outputs.shape[2] - 1}, but the tokenizer gives a token {largest}"
-        raise ConfigError("problem.model.lora.tokenizer", f"{known}; they do not belong together")
+        problem = f"the base has tokens 0 … {outputs.shape[2] - 1}, but the tokenizer returns token {largest}"
+        raise ConfigError("problem.model.lora.tokenizer", f"{problem}; they do not belong together")
 
 
 def _check_binary(outputs: Tensor, targets: Tensor) -> None:
@@ -212,17 +221,17 @@ def _check_binary(outputs: Tensor, targets: Tensor) -> None:
         label = targets[bad].flatten()[0].item()
         raise ConfigError("problem.loss", f"'logistic' needs labels 0 and 1, but there is a label {label:g}")
     if (each := prod(outputs.shape[1:])) != 1:
-        raise ConfigError("problem.model", f"it has {each} outputs, but the loss 'logistic' is of one")
+        raise ConfigError("problem.model", f"it has {each} outputs, but the loss 'logistic' needs one")
 
 
 def _check_values(outputs: Tensor, targets: Tensor) -> None:
-    """Refuse a regression that has not as many outputs as targets; mostly it was not meant to be one."""
+    """Reject a regression with different numbers of outputs and targets; usually classification was intended."""
     each, given = prod(outputs.shape[1:]), prod(targets.shape[1:])
     if each == given:
         return
     counts = f"a sample has {given} target{'' if given == 1 else 's'} and {each} output{'' if each == 1 else 's'}"
     if targets.is_floating_point():
-        said = f"targets that are not whole numbers mean regression, but {counts}; labels of classes must be integers"
+        problem = f"targets that are not whole numbers mean regression, but {counts}; class labels must be integers"
     else:
-        said = f"'mse' compares outputs with targets, but {counts}; labels of classes are for 'cross-entropy'"
-    raise ConfigError("problem.loss", said)
+        problem = f"'mse' compares outputs with targets, but {counts}; use 'cross-entropy' for class labels"
+    raise ConfigError("problem.loss", problem)

@@ -1,7 +1,7 @@
 """The problem: minimise φ(x) = (1/n) Σ_i f_i(x) + β h(x) over the clients' data.
 
-A `Problem` is the mathematics, with no randomness or device in it; what varies between independent runs of it (the
-seed, the initial model, who owns which samples) is a `Trial`.
+A `Problem` is the mathematical problem, without randomness or a device. A `Trial` is what varies between independent
+runs on it: the seed, the initial model, and the samples of each client.
 """
 
 import copy
@@ -18,7 +18,7 @@ from depositum.data import Samples
 from depositum.errors import ConfigError, RegularizerError, listing
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
-from depositum.problem.placed import placed
+from depositum.problem.model_copy import copy_to_device
 from depositum.regularizers import Regularizer, Zero
 
 Weighting = Literal["uniform", "samples"]
@@ -28,17 +28,17 @@ Weighting = Literal["uniform", "samples"]
 class Trial:
     """One independent run: its seed, its initial model x_0 `[d]`, and each client's sample indices.
 
-    Trials of several configurations can stand side by side: two may then have the same seed, and so the same batches,
-    but not the same label; and each may have a β and a weighting of its own.
+    Trials of several configurations can be combined in one problem: two may then have the same seed, and thus the same
+    batches, but not the same label; and each may have its own β and weighting.
 
     Attributes
     ----------
     label
-        What the trial is known by; its seed, if nothing else is said. Nothing random depends on it.
+        Identifies the trial; its seed by default. Nothing random depends on it.
     beta, weighting
-        In the place of the problem's, if given.
-    tested
-        The samples of the problem's `test` on which this trial is evaluated; None: all.
+        Override those of the problem, if given.
+    test_indices
+        Indices of the problem's `test` samples on which this trial is evaluated; None for all.
     """
 
     seed: int
@@ -47,7 +47,7 @@ class Trial:
     label: int | None = None
     beta: float | None = None
     weighting: Weighting | None = None
-    tested: np.ndarray | None = None
+    test_indices: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Problem:
     model
         The architecture. Trainable parameters come from the rows, frozen ones are shared by all clients.
     train, test
-        All samples; each trial says which client owns which of `train`, and it may be evaluated on some of `test` only.
+        All samples; each trial assigns those of `train` to clients, and may be evaluated on a subset of `test`.
     beta, regularizer
         β and h. β = 0 switches h off.
     weighting
-        `"uniform"`: f_i is the mean loss of client i. `"samples"`: f_i is that times n·N_i/N, so that the uniform
-        average over clients is the mean over all samples.
+        `"uniform"`: f_i is the mean loss of client i. `"samples"`: that mean times n·N_i/N, so that the uniform average
+        over clients is the mean over all samples.
     """
 
     model: nn.Module
@@ -111,7 +111,7 @@ class Problem:
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """What each trial is known by."""
+        """The label of each trial."""
         return tuple(trial.seed if trial.label is None else trial.label for trial in self.trials)
 
     @property
@@ -126,12 +126,12 @@ class Problem:
 
     @property
     def composite(self) -> bool:
-        """Whether there is an h: β > 0, in some trial, and h ≠ 0."""
+        """Whether the problem has a regularizer: β > 0 in some trial, and h ≠ 0."""
         return any(self.betas) and not isinstance(self.regularizer, Zero)
 
     @property
     def prox_modulus(self) -> float:
-        """βρ, the weak-convexity modulus of βh, largest of all trials: a prox of step α needs αβρ < 1."""
+        """βρ, the weak-convexity modulus of βh, maximum over trials: a prox of step α needs αβρ < 1."""
         return max(self.prox_moduli)
 
     @property
@@ -140,17 +140,17 @@ class Problem:
         return tuple(beta * self.regularizer.rho for beta in self.betas)
 
     def restricted_to(self, labels: Sequence[int]) -> "Problem":
-        """The same problem with these trials only, in the order of this one."""
+        """The same problem with only the trials of these labels, in their present order."""
         chosen = zip(self.labels, self.trials, strict=True)
         return replace(self, trials=tuple(trial for label, trial in chosen if label in labels))
 
     def averaged_model(self, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
-        """A plain copy of the model that holds the parameters of one row `[d]` and these buffers."""
-        model = placed(self.model, torch.device("cpu"), row.dtype)
+        """A copy of the model with the parameters of one row `[d]` and these buffers, on the CPU."""
+        model = copy_to_device(self.model, torch.device("cpu"), row.dtype)
         state = {**self.layout.views(row), **buffers}
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                if name in state:  # frozen parameters are not
+                if name in state:  # frozen parameters are not in it
                     tensor.copy_(state[name])
         return model
 
@@ -166,10 +166,10 @@ def from_client_data(
     beta: float = 0.0,
     weighting: Weighting = "uniform",
 ) -> Problem:
-    """A problem from a person's own model and one (inputs, targets) pair per client.
+    """A problem from a user-defined model and one (inputs, targets) pair per client.
 
-    The model's parameters as passed are the common start x_0. Without a loss, whole-number targets mean
-    cross-entropy and real ones squared error.
+    The parameters of the given model are the common start x_0. The default loss is cross-entropy for integer targets
+    and the squared error for floating-point ones.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("model", f"a {type(model).__name__} given; it must be a torch.nn.Module")
@@ -180,11 +180,11 @@ def from_client_data(
     samples = [_samples(pair, f"clients[{i}]") for i, pair in enumerate(clients)]
     if not samples:
         raise ConfigError("clients", "no client given; it must be a list of (inputs, targets), one per client")
-    tested = _samples(test, "test") if test is not None else None
-    for i, own in enumerate(samples):
-        _check_alike(own, samples[0], f"clients[{i}]")
-    if tested is not None:
-        _check_alike(tested, samples[0], "test")
+    test_samples = _samples(test, "test") if test is not None else None
+    for i, client_samples in enumerate(samples):
+        _check_consistent(client_samples, samples[0], f"clients[{i}]")
+    if test_samples is not None:
+        _check_consistent(test_samples, samples[0], "test")
     train = Samples(torch.cat([s.inputs for s in samples]), torch.cat([s.targets for s in samples]))
     ends = np.cumsum([len(s.targets) for s in samples])
     parts = [np.arange(end - len(s.targets), end) for end, s in zip(ends, samples, strict=True)]
@@ -197,7 +197,7 @@ def from_client_data(
         loss=as_loss(loss),  # type: ignore[arg-type]
         train=train,
         trials=(Trial(seed, start.clone(), parts),),
-        test=tested,
+        test=test_samples,
         regularizer=regularizer or Zero(),
         beta=beta,
         weighting=weighting,
@@ -213,7 +213,7 @@ def _samples(pair: tuple[Tensor | np.ndarray, Tensor | np.ndarray], key: str) ->
         raise ConfigError(key, f"must be two arrays of numbers: {' '.join(str(error).split())}") from None
     for name, part in (("inputs", inputs), ("targets", targets)):
         if part.layout != torch.strided:
-            raise ConfigError(key, f"{name} are sparse ({part.layout}); give them in full, with .to_dense()")
+            raise ConfigError(key, f"{name} are sparse ({part.layout}); convert them with .to_dense()")
     if not (inputs.dim() and targets.dim()):
         raise ConfigError(key, "must be arrays of samples, not single numbers")
     if len(inputs) != len(targets):
@@ -227,10 +227,10 @@ def _samples(pair: tuple[Tensor | np.ndarray, Tensor | np.ndarray], key: str) ->
     return Samples(inputs, targets if targets.is_floating_point() else targets.long())
 
 
-def _check_alike(some: Samples, first: Samples, key: str) -> None:
-    """Refuse samples that differ from the first client's in shape, or in being whole or real numbers."""
+def _check_consistent(samples: Samples, first: Samples, key: str) -> None:
+    """Reject samples that differ from the first client's in shape, or in being integers or floating-point."""
     for name in ("inputs", "targets"):
-        one, other = getattr(some, name), getattr(first, name)
+        one, other = getattr(samples, name), getattr(first, name)
         if one.shape[1:] != other.shape[1:]:
             shapes = f"{tuple(one.shape[1:])} per sample, but those of clients[0] {tuple(other.shape[1:])}"
             raise ConfigError(key, f"{name} have shape {shapes}")

@@ -1,50 +1,43 @@
-"""Samples that do not fit on the GPU stay in the host's memory, and a mini-batch is read from there when it is drawn.
+"""Samples on a device; those that do not fit on a GPU stay in host memory, from which mini-batches are read.
 
-The host's memory is pinned and read by a kernel of ours, so that nothing waits for the host and iterations are
-captured as ever; the bus, not the GPU, then sets the pace.
+The host memory is pinned and read by a kernel of this package, so that nothing waits for the host and iterations can
+be captured in CUDA graphs as usual. The bus then limits the speed, rather than the GPU.
 """
 
 import importlib.util
+import weakref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from depositum.errors import ConfigError
-from depositum.problem.numbered import Numbered
+from depositum.problem.handles import Handles
 
-#: The share of the GPU's memory that samples may take; the rest is for models and activations.
+#: Share of the GPU's memory that samples may take; the rest is for models and activations.
 RESIDENT_SHARE = 0.4
 
 
-def place(samples: Tensor, device: torch.device) -> "Tensor | Streamed":
-    """Samples `[N, ...]` on a device, or `Streamed` to it where they are too many."""
-    if device.type == "cuda" and samples.device.type == "cpu":
-        memory = torch.cuda.get_device_properties(device).total_memory
-        if samples.nbytes > RESIDENT_SHARE * memory:
-            return Streamed(samples, device)
-    return samples.to(device)
-
-
 class Streamed:
-    """Samples in pinned host memory; indexed like a tensor, it gives tensors on the device."""
+    """Samples `[N, ...]` in pinned host memory; indexing returns tensors on the device."""
 
     def __init__(self, samples: Tensor, device: torch.device) -> None:
         if importlib.util.find_spec("triton") is None:
             raise ConfigError(
                 "run.device",
-                f"the samples take {samples.nbytes / 2**30:.1f} GiB, too many for {device}, and reading them from the "
-                "host's memory needs Triton, which is not installed; use 'cpu'",
+                f"the samples take {samples.nbytes / 2**30:.1f} GiB, too much for {device}, and reading them from "
+                "host memory needs Triton, which is not installed; use 'cpu'",
             )
         self.host = samples.contiguous().pin_memory()
         self.device, self.dtype, self.shape = device, samples.dtype, samples.shape
-        self._number = HELD.add(self)
+        self._handle = _STREAMED.add(self)
 
     def __len__(self) -> int:
         return len(self.host)
 
     def __getitem__(self, index: "Tensor | slice | list[int] | int") -> Tensor:
         if isinstance(index, Tensor):
-            gathered: Tensor = _gather(self._number, index)
+            gathered: Tensor = _gather(self._handle, index)
             return gathered
         return self.host[index].to(self.device, non_blocking=True)
 
@@ -54,23 +47,47 @@ class Streamed:
     def is_floating_point(self) -> bool:
         return self.host.is_floating_point()
 
-    def to(self, dtype: torch.dtype) -> "Streamed":
-        """The same in another dtype."""
-        return self if dtype == self.dtype else Streamed(self.host.to(dtype), self.device)
+
+#: Found by handle: the memory of another device cannot be an argument of a traced operator.
+_STREAMED = Handles[Streamed]()
+#: Copies by original, then by device and dtype; neither originals nor copies are kept alive.
+_COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-#: By which the operation finds its samples: whoever traces it need not know of memory on another device.
-HELD = Numbered[Streamed]()
+def samples_on_device(
+    samples: Tensor, device: torch.device, dtype: torch.dtype, *, may_stream: bool = True
+) -> Tensor | Streamed:
+    """Samples `[N, ...]` on a device, floating-point ones in a dtype; `Streamed` to it if they are too large.
+
+    Problems that share their samples share the copies too.
+    """
+    dtype = dtype if samples.is_floating_point() else samples.dtype
+    if samples.dtype == dtype and samples.device == device:
+        return samples
+    copies = _COPIES.setdefault(samples, weakref.WeakValueDictionary())  # type: ignore[no-untyped-call]
+    key = device, dtype, may_stream, None if samples.is_inference() else samples._version
+    found: Tensor | Streamed | None = copies.get(key)
+    if found is None:
+        found = copies[key] = _copied(samples.to(dtype), device, may_stream)
+    return found
+
+
+def _copied(samples: Tensor, device: torch.device, may_stream: bool) -> Tensor | Streamed:
+    if may_stream and device.type == "cuda" and samples.device.type == "cpu":
+        memory = torch.cuda.get_device_properties(device).total_memory
+        if samples.nbytes > RESIDENT_SHARE * memory:
+            return Streamed(samples, device)
+    return samples.to(device)
 
 
 @torch.library.custom_op("depositum::gather", mutates_args=())
-def _gather(number: int, indices: Tensor) -> Tensor:
+def _gather(handle: int, indices: Tensor) -> Tensor:
     from depositum.kernels.gather import gather
 
-    return gather(HELD[number].host, indices)
+    return gather(_STREAMED[handle].host, indices)
 
 
 @_gather.register_fake
-def _(number: int, indices: Tensor) -> Tensor:
-    host = HELD[number].host
+def _(handle: int, indices: Tensor) -> Tensor:
+    host = _STREAMED[handle].host
     return indices.new_empty(*indices.shape, *host.shape[1:], dtype=host.dtype)

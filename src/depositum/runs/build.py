@@ -64,7 +64,7 @@ def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None
     trials = []
     for seed in config.run.seeds:
         own, tested = parts(seed)
-        trials.append(Trial(seed, _start(config, train, outputs, seed, base), own, tested=tested))
+        trials.append(Trial(seed, _start(config, train, outputs, seed, base), own, test_indices=tested))
     # What is not trained (frozen parameters, first buffers) is shared by all seeds, so it must not depend on them.
     model = models.build(section.model, shape, outputs, 0, base)
     loss = section.loss or _usual_loss(config, dataset)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from depositum.engines import Simulator
 from depositum.errors import ConfigError
-from depositum.problem.tried import blamed_on, described
+from depositum.problem.compatibility import attribute_errors, describe
 from depositum.regularizers import Regularizer
 
 
@@ -17,7 +17,7 @@ from depositum.regularizers import Regularizer
 def _blamed(key: str, what: str) -> Iterator[None]:
     """As of any code of a person's own, but for a lack of memory, for which fewer seeds at once are the remedy."""
     try:
-        with blamed_on(key, what):
+        with attribute_errors(key, what):
             yield
     except ConfigError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
@@ -45,9 +45,9 @@ def _try(simulator: Simulator, key: str, name: str) -> None:
             state = simulator.iteration.advanced(simulator.state, kind)
         after = _variables(state, f"a step of {name} ({kind!r})")
         for variable, value in before.items():
-            if variable not in after or described(after[variable]) != described(value):
-                there = described(after[variable]) if variable in after else "not there"
-                said = f"after a step of {name} ({kind!r}), {variable} is {there}; before it was {described(value)}"
+            if variable not in after or describe(after[variable]) != describe(value):
+                there = describe(after[variable]) if variable in after else "not there"
+                said = f"after a step of {name} ({kind!r}), {variable} is {there}; before it was {describe(value)}"
                 raise ConfigError(key, said)
 
 
@@ -55,18 +55,18 @@ def try_regularizer(regularizer: Regularizer, rows: Tensor) -> None:
     """Its value and its prox at two rows `[2, d]`, with one step for both and with one for each."""
     key = "problem.regularizer"
     small = 1e-3 / max(1.0, regularizer.rho)
-    with _blamed(key, f"the value of {regularizer} fails on {described(rows)}"):
+    with _blamed(key, f"the value of {regularizer} fails on {describe(rows)}"):
         value = regularizer.value(rows)
     _check_shape(key, f"the value of {regularizer}", value, [len(rows)])
     for tau in (small, rows.new_full((len(rows), 1), small)):
-        with _blamed(key, f"the prox of {regularizer} fails on {described(rows)}"):
+        with _blamed(key, f"the prox of {regularizer} fails on {describe(rows)}"):
             prox = regularizer.prox(rows, tau)
         _check_shape(key, f"the prox of {regularizer}", prox, list(rows.shape))
 
 
 def _check_shape(key: str, what: str, value: object, shape: list[int]) -> None:
     if not isinstance(value, Tensor) or list(value.shape) != shape:
-        raise ConfigError(key, f"{what} is {described(value)}; it must have shape {shape}")
+        raise ConfigError(key, f"{what} is {describe(value)}; it must have shape {shape}")
 
 
 def _variables(state: Any, what: str) -> Mapping[str, Tensor]:

@@ -14,7 +14,7 @@ from depositum.engines.processes.group import Group
 from depositum.errors import ConfigError
 from depositum.networks import Network
 from depositum.problem import Problem
-from depositum.problem.placed import has_base
+from depositum.problem.model_copy import has_frozen_base
 from depositum.randomness import hash_words
 
 #: The sums that stand for many numbers, and by how much of their norm they may differ; how many are read at once.
@@ -81,7 +81,7 @@ def _fixed(problem: Problem) -> list[list[float]]:
     A large frozen base is compared by its own digest.
     """
     model, found = problem.model, []
-    frozen = [] if has_base(model) else [p for p in model.parameters() if not p.requires_grad]
+    frozen = [] if has_frozen_base(model) else [p for p in model.parameters() if not p.requires_grad]
     for tensor in (*frozen, *model.buffers()):
         values = tensor.detach().double()
         finite = values[values.isfinite()]

@@ -24,9 +24,9 @@ from depositum.engines.states import kept, taken_up
 from depositum.errors import ConfigError, listing, nearest
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
-from depositum.problem.gradients import Backend
-from depositum.problem.placed import has_base
+from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
+from depositum.problem.row_model import Backend
 
 
 class ProcessEngine:
@@ -93,7 +93,9 @@ class ProcessEngine:
                 self.batch_size,
                 device=self.device,
                 dtype=self.dtype,
-                precision=resolve(self.settings.precision, self.dtype, self.device, has_base(self.problem.model)),
+                precision=resolve(
+                    self.settings.precision, self.dtype, self.device, has_frozen_base(self.problem.model)
+                ),
                 backend=backend,
                 clients=self.clients,
             )

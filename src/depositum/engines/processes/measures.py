@@ -17,7 +17,7 @@ from depositum.engines.processes.group import Group
 from depositum.metrics import proximal_gradient_mapping, with_perplexities
 from depositum.metrics.measures import by_trial, of_theorem, squared_norm
 from depositum.problem import Oracle
-from depositum.problem.gradients import Buffers
+from depositum.problem.row_model import Buffers
 
 Evaluate = Literal["scalars", "gather", "none"]
 
@@ -96,7 +96,7 @@ class GlobalMeasures:
         if smoothness and "stationarity" in out and "gradient_error" in out:
             consensus = self.group.sum(self._deviation(x, mean))
             out["s"] = of_theorem(out["stationarity"], consensus, out["gradient_error"], self.n, smoothness)
-        local = oracle.full_grad(mean.repeat_interleave(len(oracle.held), 0))
+        local = oracle.full_grad(mean.repeat_interleave(len(oracle.clients), 0))
         out["zeta2"] = self.group.sum(self._deviation(local, self.mean(local)))
         return out
 
