@@ -1,4 +1,4 @@
-"""Thousands of clients: W stays sparse, and its two decisive eigenvalues are found without the others."""
+"""Thousands of clients: W stays sparse, and λ_2 and λ_n are found without the other eigenvalues."""
 
 import math
 import tracemalloc
@@ -12,23 +12,23 @@ from scipy import sparse
 
 from depositum import networks
 from depositum.errors import NetworkError
-from depositum.networks import Network, assumption, graphs, mixing, spectrum
-from tests.networks.test_refused_networks import BAD
+from depositum.networks import Network, communication_network, graphs, mixing_matrices, spectrum
+from tests.support.network_cases import INVALID_MATRICES
 
 
-def circle(n: int, steps: list[int]) -> np.ndarray:
-    """The eigenvalues of equal weights on oneself and the given steps both ways, by the sum of cosines."""
+def circulant_spectrum(n: int, steps: list[int]) -> np.ndarray:
+    """The eigenvalues `[n]` of equal weights on the diagonal and at ± the given steps: sums of cosines."""
     reached = {step % n for step in steps} | {-step % n for step in steps}
     angle = 2 * np.pi * np.arange(n) / n
     return (1 + sum(np.cos(angle * step) for step in reached)) / (1 + len(reached))
 
 
 def test_ten_thousand_clients_on_the_exponential_graph():
-    """Broken by a dense [n, n] on the way (800 MB), a lost link or a wrong λ; the eigenvalues are sums of cosines."""
+    """Fails on a dense [n, n] intermediate (800 MB), a lost link or a wrong λ; the eigenvalues are sums of cosines."""
     graph = graphs.exponential(10_000)
     tracemalloc.start()
     network = Network.from_graph(graph)
-    expected = np.sort(circle(10_000, [2**k for k in range(14)]))
+    expected = np.sort(circulant_spectrum(10_000, [2**k for k in range(14)]))
     assert network.lam2 == pytest.approx(expected[-2], abs=1e-12)
     assert network.lam_min == pytest.approx(expected[0], abs=1e-12)
     assert network.lam == max(abs(network.lam2), abs(network.lam_min))
@@ -45,32 +45,32 @@ def test_ten_thousand_clients_on_the_exponential_graph():
 
 
 def test_four_thousand_clients_on_a_ring_of_many_hops():
-    """65 entries in each row; the closed form again."""
+    """65 entries in each row; the eigenvalues are known in closed form."""
     network = networks.ring(4_000, hops=32)
-    expected = np.sort(circle(4_000, list(range(1, 33))))
+    expected = np.sort(circulant_spectrum(4_000, list(range(1, 33))))
     assert (network.lam2, network.lam_min) == pytest.approx((expected[-2], expected[0]), abs=1e-12)
     assert network.edges == 128_000
 
 
 def test_thousands_of_clients_on_other_graphs():
-    """What theory says of a path, a star, a grid and a hypercube, beyond the size that is solved densely."""
+    """The theoretical λ of a path, a star, a grid and a hypercube, beyond the size that is solved densely."""
     n = 3_000
     path = networks.path(n)  # I - L / 3; neighbouring eigenvalues are 1e-6 apart: too close for Lanczos alone
     assert path.lam2 == pytest.approx(1 - (2 - 2 * math.cos(math.pi / n)) / 3, abs=1e-11)
     assert path.lam_min == pytest.approx(1 - (2 - 2 * math.cos(math.pi * (n - 1) / n)) / 3, abs=1e-11)
     star = networks.star(n)  # I - L / n
     assert (star.lam2, star.lam_min) == (pytest.approx(1 - 1 / n, abs=1e-11), 0.0)
-    grid = networks.grid(2_500, mixing="max-degree")  # I - L / 5, L the sum of two paths' of 50
+    grid = networks.grid(2_500, mixing="max-degree")  # I - L / 5, with L the sum of those of two paths of 50
     assert grid.lam2 == pytest.approx(1 - (2 - 2 * math.cos(math.pi / 50)) / 5, abs=1e-11)
     assert grid.lam_min == pytest.approx(1 - 2 * (2 - 2 * math.cos(math.pi * 49 / 50)) / 5, abs=1e-11)
-    cube = networks.hypercube(2_048, mixing="lazy-metropolis")  # 1 - k / 12 for k digits of 11: none is negative
+    cube = networks.hypercube(2_048, mixing="lazy-metropolis")  # 1 - k / 12 for k = 0 … 11: none is negative
     assert (cube.lam2, cube.lam_min) == pytest.approx((1 - 1 / 12, 1 - 11 / 12), abs=1e-11)
     assert cube.lam == cube.lam2
 
 
 def test_the_mean_of_a_thousand_clients_needs_no_eigenvalues(monkeypatch):
-    """n² entries by nature, but the spectrum of J is known."""
-    monkeypatch.setattr(assumption, "extremes", None)
+    """W has n² entries, but the spectrum of J is known."""
+    monkeypatch.setattr(communication_network, "extreme_eigenvalues", None)
     network = networks.complete(1_001)
     assert network.is_mean
     assert (network.lam, network.lam2, network.lam_min) == (0.0, 0.0, 0.0)
@@ -78,8 +78,8 @@ def test_the_mean_of_a_thousand_clients_needs_no_eigenvalues(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
-def test_which_networks_are_the_mean(n):
-    """Engines take a plain mean then: W must be J in every phase, and not only complete."""
+def test_is_mean_requires_uniform_weights_in_every_phase(n):
+    """Engines then replace the product by a mean: it is not enough that the graph is complete."""
     assert networks.complete(n).is_mean
     assert networks.complete(n, mixing="uniform").is_mean
     assert Network.from_matrix(np.full((n, n), 1 / n)).is_mean
@@ -108,48 +108,48 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("restarts", [spectrum.RESTARTS, 1])
+@pytest.mark.parametrize("restarts", [spectrum.LANCZOS_RESTARTS, 1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_lanczos_agrees_with_all_eigenvalues(name, restarts, monkeypatch):
-    """With one start allowed, slow graphs take the way by factors; both ends, also where no eigenvalue is negative."""
+    """With a single restart, slow graphs fall back to the factorisation; also if no eigenvalue is negative."""
     network = NETWORKS[name]()
-    monkeypatch.setattr(spectrum, "RESTARTS", restarts)
-    found = spectrum.lanczos(network.weights)
+    monkeypatch.setattr(spectrum, "LANCZOS_RESTARTS", restarts)
+    found = spectrum.lanczos_eigenvalues(network.weights)
     values = np.linalg.eigvalsh(network.W)
     assert found == pytest.approx((values[-2], values[0]), abs=1e-9)
-    assert spectrum.lanczos(network.weights) == pytest.approx(found, abs=1e-14)
-    assert spectrum.extremes(network.weights) == pytest.approx(found, abs=1e-9)
+    assert spectrum.lanczos_eigenvalues(network.weights) == pytest.approx(found, abs=1e-14)
+    assert spectrum.extreme_eigenvalues(network.weights) == pytest.approx(found, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_large_network_has_the_spectrum_of_a_small_one(name, monkeypatch):
-    """The size at which the way changes must not show in λ."""
+def test_sparse_and_dense_eigenvalues_agree(name, monkeypatch):
+    """The size at which the method changes must not be visible in λ."""
     network = NETWORKS[name]()
     dense = network.lam, network.lam2, network.lam_min, network.gap
     assert network.lam2 == network.eigenvalues[1]
-    monkeypatch.setattr(assumption, "DENSE", 10)
+    monkeypatch.setattr(communication_network, "MAX_DENSE_CLIENTS", 10)
     large = NETWORKS[name]()
     assert (large.lam, large.lam2, large.lam_min, large.gap) == pytest.approx(dense, abs=1e-9)
     assert "W" not in vars(large)
 
 
-def test_lam2_of_the_smallest_networks():
+def test_spectrum_of_the_smallest_networks():
     assert (networks.ring(1).lam, networks.ring(1).lam2, networks.ring(1).lam_min) == (0.0, 0.0, 1.0)
     assert (networks.path(2).lam2, networks.path(2).lam_min) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("n", "steps"), [(2, [1]), (7, [1]), (12, [1, 2]), (12, [3, 4]), (300, [1, 7, 100, 150])])
-def test_circulant_matrices_are_seen_and_solved(n, steps):
-    """Any steps, also half way round; the eigenvalues by the sum of cosines."""
+def test_circulant_matrices_are_recognised_and_solved(n, steps):
+    """Any steps, including half the circle; the eigenvalues are sums of cosines."""
     network = Network.from_graph(nx.circulant_graph(n, steps))
     row = spectrum.circulant_row(network.weights)
     assert row == pytest.approx(network.W[0], abs=1e-14)
-    expected = circle(n, steps)
-    assert spectrum.circulant(row) == pytest.approx((expected[1:].max(), expected[1:].min()), abs=1e-13)
+    expected = circulant_spectrum(n, steps)
+    assert spectrum.circulant_eigenvalues(row) == pytest.approx((expected[1:].max(), expected[1:].min()), abs=1e-13)
 
 
-def test_what_is_almost_circulant_is_not():
-    """The closed form would be wrong for each of these, by little or by much."""
+def test_almost_circulant_matrices_are_not_recognised():
+    """The closed form would be wrong for each of these, slightly or grossly."""
     shuffled = nx.relabel_nodes(nx.cycle_graph(30), dict(enumerate(np.random.default_rng(0).permutation(30).tolist())))
     W = networks.ring(30).W.copy()
     W[[3, 4], [4, 3]] += 1e-9  # some weight moved between a link and its ends
@@ -161,8 +161,8 @@ def test_what_is_almost_circulant_is_not():
 
 
 @pytest.mark.parametrize("name", ["path", "star", "geometric", "exponential"])
-def test_the_stored_form(name):
-    """What engines rely on: compressed rows, indices ascending, every diagonal entry, nobody can write."""
+def test_weights_are_read_only_sorted_csr(name):
+    """Engines rely on it: CSR, indices ascending, every diagonal entry stored, read-only."""
     network = networks.network(name, 33)
     weights = network.weights
     assert isinstance(weights, sparse.csr_array)
@@ -178,8 +178,8 @@ def test_the_stored_form(name):
 
 
 @pytest.mark.parametrize("form", [sparse.csr_array, sparse.csc_array, sparse.coo_array, sparse.csr_matrix])
-def test_a_sparse_matrix_can_be_given(form):
-    """In any of SciPy's forms, with a graph or alone, and it is copied: entries in any order and in parts."""
+def test_a_sparse_matrix_is_accepted_and_copied(form):
+    """In any SciPy format, with or without a graph, with entries in any order and duplicates to be summed."""
     W = networks.geometric(20).W
     given = form(W)
     assert (Network.from_matrix(given).W == W).all()
@@ -189,50 +189,50 @@ def test_a_sparse_matrix_can_be_given(form):
     network = Network.from_matrix(parts)
     parts.data[:] = 9.0
     assert np.abs(network.W - W).max() < 1e-15
-    with pytest.raises(NetworkError, match="holds complex128 values"):
+    with pytest.raises(NetworkError, match="contains complex128 values"):
         Network.from_matrix(form(W.astype(complex)))
 
 
-CHECKED = [case for case in BAD if isinstance(case[1], np.ndarray) and case[1].ndim == 2 and case[1].size]
+CASES = [case for case in INVALID_MATRICES if isinstance(case[1], np.ndarray) and case[1].ndim == 2 and case[1].size]
 
 
-@pytest.mark.parametrize(("matrix", "message"), [case[1:] for case in CHECKED], ids=[case[0] for case in CHECKED])
-def test_a_bad_sparse_matrix_has_the_same_error(matrix, message):
-    """Nothing is hidden by entries that are not stored."""
+@pytest.mark.parametrize(("matrix", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_an_invalid_sparse_matrix_has_the_same_error(matrix, message):
+    """Entries that are not stored hide nothing."""
     with pytest.raises(NetworkError, match=message):
         networks.build("ring" if "'graph'" not in message else nx.cycle_graph(5), sparse.coo_array(matrix), 5)
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 300), st.integers(1, 2_000), st.integers(0, 2**32))
-def test_row_sums_are_those_of_dense_rows_to_the_bit(n, block, seed):
-    """A sum in another order would give the same network other bits than it had when W was dense."""
+def test_row_sums_equal_those_of_dense_rows_bit_for_bit(n, block, seed):
+    """A sum in another order would make a sparse W differ from the same W given dense."""
     generator = np.random.default_rng(seed)
     dense = generator.random((n, n)) * (generator.random((n, n)) < generator.random())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixing, "BLOCK", block)
-        assert (mixing.row_sums(sparse.csr_array(dense)) == dense.sum(axis=1)).all()
+        patch.setattr(mixing_matrices, "BLOCK_ENTRIES", block)
+        assert (mixing_matrices.row_sums(sparse.csr_array(dense)) == dense.sum(axis=1)).all()
 
 
 @pytest.mark.parametrize("make", [networks.erdos_renyi, networks.geometric])
-def test_random_graphs_do_not_depend_on_how_many_pairs_are_drawn_together(make, monkeypatch):
-    """A seed's graph is what it always was: all pairs in one draw."""
-    whole = [list(make(60, seed=seed).graph.edges) for seed in range(3)]
+def test_random_graphs_do_not_depend_on_the_block_size(make, monkeypatch):
+    """A seed gives the same graph whether all pairs are drawn at once or in blocks."""
+    expected = [list(make(60, seed=seed).graph.edges) for seed in range(3)]
     for pairs in (1, 130, 1_000):
-        monkeypatch.setattr(graphs, "PAIRS", pairs)
-        assert [list(make(60, seed=seed).graph.edges) for seed in range(3)] == whole
+        monkeypatch.setattr(graphs, "BLOCK_PAIRS", pairs)
+        assert [list(make(60, seed=seed).graph.edges) for seed in range(3)] == expected
 
 
-def test_a_graph_is_copied_once_and_only_if_it_must_be():
+def test_a_graph_is_copied_only_if_necessary():
     """A frozen graph on 0 … n-1 can be shared; a self-loop, another label or a later change cannot."""
-    mine = graphs.as_clients(nx.cycle_graph(6))
-    assert nx.is_frozen(mine)
-    assert graphs.as_clients(mine) is mine
-    assert Network.from_graph(mine).graph is mine
+    shared = graphs.as_client_graph(nx.cycle_graph(6))
+    assert nx.is_frozen(shared)
+    assert graphs.as_client_graph(shared) is shared
+    assert Network.from_graph(shared).graph is shared
     looped = nx.cycle_graph(6)
     looped.add_edge(2, 2)
     for other in (nx.freeze(looped), nx.freeze(nx.path_graph(range(1, 5))), nx.cycle_graph(6)):
-        copy = graphs.as_clients(other)
+        copy = graphs.as_client_graph(other)
         assert copy is not other
         assert nx.number_of_selfloops(copy) == 0
         assert list(copy) == list(range(len(other)))

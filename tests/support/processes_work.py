@@ -21,7 +21,7 @@ from depositum.engines.processes.links import CACHED, Links
 from depositum.engines.processes.promise import settled
 from depositum.errors import PeerLost
 from depositum.layout import Layout
-from depositum.networks.changing import DroppedLinks
+from depositum.networks import DroppedLinks
 from depositum.problem import Problem, Trial, as_loss
 
 D_IN, CLASSES, SAMPLES, STEPS = 5, 3, 96, 11

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from depositum import data
 from depositum.cli.options import ConfigFile, FigureFile, Force, Overrides, check_figure_file
 from depositum.data import picture
-from depositum.networks import draw
+from depositum.networks.drawing import draw_network
 from depositum.report.figure_file import save_figure
 from depositum.runs import load
 from depositum.runs.build import load_data, partition
@@ -47,7 +47,7 @@ def command(
         figure = Figure(figsize=(5, 4.2), layout="constrained")
         left = figure.subplots()
     if network:
-        draw.draw(network, left)
+        draw_network(network, left)
     else:
         left.text(0.5, 0.5, "every client talks to a server", ha="center", va="center")
         left.set_axis_off()

@@ -1,4 +1,4 @@
-"""Communication networks: the clients' graph, and the mixing matrix W on it (Assumption 2 of the paper).
+"""Communication networks: the graph of the clients and the mixing matrix W on it (Assumption 2 of the paper).
 
 >>> print(ring(10, hops=2))
 ring(hops=2) of 10 clients, 20 edges, metropolis weights, λ = 0.6472, gap = 0.3528
@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from depositum.errors import NetworkError
-from depositum.networks.assumption import Network
-from depositum.networks.changing import DroppedLinks, OnePeerExponential
-from depositum.networks.graphs import ONE_PEER, TOPOLOGIES
-from depositum.networks.mixing import MIXINGS, one_peer_mean
-from depositum.networks.sources import Mixing, Topology, topology_graph
+from depositum.networks.communication_network import Network
+from depositum.networks.graphs import TOPOLOGIES
+from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
+from depositum.networks.specifications import Mixing, Topology, topology_graph
+from depositum.networks.time_varying import DroppedLinks, OnePeerExponential
 
 __all__ = [
     "MIXINGS",
@@ -42,21 +42,22 @@ __all__ = [
 def build(topology: Topology, mixing: Mixing, n: int, base: Path | None = None, drop: float = 0.0) -> Network:
     """The network of a configuration: `network.topology`, `network.mixing`, the number of clients and `network.drop`.
 
-    Files are looked for from `base`, the configuration's folder. `drop` is the probability with which each link is
-    absent in a communication phase.
+    Paths are relative to `base`, the configuration's folder. `drop` is the probability that a link is absent in a
+    communication phase.
     """
     dropped = DroppedLinks(drop)
     name, graph = topology_graph(topology, n, base)
-    if topology == ONE_PEER or (isinstance(topology, Mapping) and ONE_PEER in topology):
-        _check_pairwise(mixing)
-        made = Network(graph, one_peer_mean(graph), name, "pairwise", one_peer=OnePeerExponential(len(graph)))
+    one_peer: OnePeerExponential | None = graph.graph.pop("one_peer", None)
+    if one_peer is None:
+        static = Network.from_graph(graph, mixing, name, base)
     else:
-        made = Network.from_graph(graph, mixing, name, base)
-    return replace(made, drop=dropped) if drop else made
+        _check_pairwise(mixing, name)
+        static = Network(graph, one_peer_mean(graph), name, "pairwise", one_peer=one_peer)
+    return replace(static, drop=dropped) if drop else static
 
 
 def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: float = 0.0) -> Network:
-    """A network of n clients, by name, table, edge-list file or networkx graph.
+    """A network of n clients, given by a name, a table, an edge-list file or a networkx graph.
 
     >>> network({"erdos-renyi": {"p": 0.4, "seed": 1}}, 10).n
     10
@@ -66,33 +67,33 @@ def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: flo
     return build(topology, mixing, n, drop=drop)
 
 
-def _check_pairwise(mixing: Mixing) -> None:
-    """Partners of one phase take their average, which is what Metropolis' rule makes of a single link."""
+def _check_pairwise(mixing: Mixing, topology: str) -> None:
+    """Reject rules other than Metropolis, which averages the ends of a single link, as partners of a phase do."""
     if isinstance(mixing, str | Mapping) and MIXINGS.parse(mixing, "network.mixing").name == "metropolis":
         return
     given = repr(mixing) if isinstance(mixing, str | Mapping | Path) else "a matrix"
     raise NetworkError(
-        "network.mixing", f"{given} given, but partners in {ONE_PEER!r} take their average; leave it at 'metropolis'"
+        "network.mixing", f"{given} given, but partners in {topology!r} average their values; leave it at 'metropolis'"
     )
 
 
 def ring(n: int, hops: int = 1, mixing: Mixing = "metropolis") -> Network:
-    """A circle; each client is linked to those within `hops` steps: 2·hops neighbours."""
+    """Each client is linked to those within `hops` steps on a circle: 2·hops neighbours."""
     return network({"ring": {"hops": hops}}, n, mixing)
 
 
 def complete(n: int, mixing: Mixing = "metropolis") -> Network:
-    """Everybody linked to everybody; λ is 0."""
+    """Every client is linked to every other; λ is 0."""
     return network("complete", n, mixing)
 
 
 def star(n: int, mixing: Mixing = "metropolis") -> Network:
-    """Client 0 linked to everybody else."""
+    """Client 0 is linked to all others."""
     return network("star", n, mixing)
 
 
 def path(n: int, mixing: Mixing = "metropolis") -> Network:
-    """A line."""
+    """A line: each client is linked to the previous and the next."""
     return network("path", n, mixing)
 
 
@@ -107,25 +108,25 @@ def torus(n: int, rows: int | None = None, cols: int | None = None, mixing: Mixi
 
 
 def hypercube(n: int, mixing: Mixing = "metropolis") -> Network:
-    """Clients whose numbers differ in one binary digit; n is a power of two."""
+    """Clients are linked if their numbers differ in one binary digit; n is a power of two."""
     return network("hypercube", n, mixing)
 
 
 def exponential(n: int, mixing: Mixing = "metropolis") -> Network:
-    """Client i linked to i ± 1, 2, 4, 8, … (mod n)."""
+    """Client i is linked to i ± 1, 2, 4, 8, … (mod n)."""
     return network("exponential", n, mixing)
 
 
 def one_peer_exponential(n: int) -> Network:
     """One partner per client and phase, i XOR 2^(k mod log2 n) in phase k; n is a power of two."""
-    return network(ONE_PEER, n)
+    return network("one-peer-exponential", n)
 
 
 def erdos_renyi(n: int, p: float | None = None, seed: int = 0, mixing: Mixing = "metropolis") -> Network:
-    """Each pair linked with probability `p` (by default 2 ln(n) / n); the first connected graph that `seed` draws."""
+    """Each pair is linked with probability `p` (default 2 ln(n) / n); the first connected graph drawn from `seed`."""
     return network({"erdos-renyi": {"p": p, "seed": seed}}, n, mixing)
 
 
 def geometric(n: int, radius: float | None = None, seed: int = 0, mixing: Mixing = "metropolis") -> Network:
-    """Random places in the unit square, linked up to a distance of `radius`; the first connected graph of `seed`."""
+    """Random points in the unit square, linked if at most `radius` apart; the first connected graph from `seed`."""
     return network({"geometric": {"radius": radius, "seed": seed}}, n, mixing)

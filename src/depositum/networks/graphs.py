@@ -1,6 +1,6 @@
-"""Who talks to whom: communication graphs on the clients 0 … n-1, undirected, without self-loops.
+"""Communication graphs on the clients 0 … n-1: undirected and without self-loops.
 
-A client always keeps a share of its own value (w_ii > 0 in Assumption 2), so a self-loop would say nothing.
+Self-loops would carry no information, since a client always keeps a share of its value (w_ii > 0 in Assumption 2).
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depositum.errors import NetworkError
-from depositum.networks.changing import OnePeerExponential
+from depositum.networks.time_varying import OnePeerExponential
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
 
@@ -21,52 +21,50 @@ if TYPE_CHECKING:
 else:
     Graph = nx.Graph
 
-Linked = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
 
-#: Graphs by name; the package supplies the number of clients, the rest is a person's to set.
+#: Graphs by name; the package supplies the number of clients, the user the other arguments.
+#: A graph whose clients exchange with one partner per phase has the graph attribute `one_peer`.
 TOPOLOGIES = Registry[Graph]("topology", supplied=1)
 
-#: The topology with one partner per client and phase (`changing.OnePeerExponential`).
-ONE_PEER = "one-peer-exponential"
+#: Number of pairs of clients that a random graph examines at a time.
+BLOCK_PAIRS = 1 << 21
 
-#: How many pairs a random family looks at together.
-PAIRS = 1 << 21
-
-#: How many graphs of a random family are drawn before it is said that none is connected.
-DRAWS = 100
+#: Number of random graphs that are drawn in search of a connected one.
+MAX_DRAWS = 100
 
 
 @TOPOLOGIES.register("ring")
 def ring(n: int, hops: int = 1) -> Graph:
-    """Each client with those within `hops` steps on a circle; with hops ≥ n // 2 that is everybody.
+    """Each client is linked to those within `hops` steps on a circle; with hops ≥ n // 2, to all clients.
 
     >>> sorted(ring(10, hops=2).neighbors(0))
     [1, 2, 8, 9]
     """
     if hops < 1:
         raise NetworkError("network.topology.ring.hops", f"{hops} given; it must be 1 or more")
-    # Steps beyond half way round repeat shorter ones, and a step of n would be a self-loop.
+    # Steps beyond half the circle repeat shorter ones, and a step of n would be a self-loop.
     circle: Graph = nx.circulant_graph(n, list(range(1, min(hops, n // 2) + 1)))
     return circle
 
 
 @TOPOLOGIES.register("complete")
 def complete(n: int) -> Graph:
-    """Everybody with everybody."""
-    everybody: Graph = nx.complete_graph(n)
-    return everybody
+    """Every client is linked to every other."""
+    graph: Graph = nx.complete_graph(n)
+    return graph
 
 
 @TOPOLOGIES.register("star")
 def star(n: int) -> Graph:
-    """Client 0 with everybody else."""
-    hub: Graph = nx.star_graph(n - 1)
-    return hub
+    """Client 0 is linked to all others."""
+    graph: Graph = nx.star_graph(n - 1)
+    return graph
 
 
 @TOPOLOGIES.register("path")
 def path(n: int) -> Graph:
-    """A line: each client with the one before and the one after."""
+    """A line: each client is linked to the previous and the next."""
     line: Graph = nx.path_graph(n)
     return line
 
@@ -74,7 +72,7 @@ def path(n: int) -> Graph:
 @TOPOLOGIES.register("grid")
 def grid(n: int, rows: int | None = None, cols: int | None = None) -> Graph:
     """A lattice of rows × cols = n clients, numbered row by row; by default the most square one."""
-    rows, cols = _sides("grid", n, rows, cols)
+    rows, cols = _lattice_sides("grid", n, rows, cols)
     lattice = _product(path(rows), path(cols))
     nx.set_node_attributes(lattice, {i: (float(i % cols), -float(i // cols)) for i in range(n)}, "pos")
     return lattice
@@ -84,15 +82,15 @@ def grid(n: int, rows: int | None = None, cols: int | None = None) -> Graph:
 def torus(n: int, rows: int | None = None, cols: int | None = None) -> Graph:
     """A grid whose opposite sides are joined: 4 neighbours each, if both sides are 3 or longer.
 
-    A side of 2 is a single link and not a double one; a side of 1 adds none.
+    A side of 2 gives a single link, not a double one; a side of 1 gives none.
     """
-    rows, cols = _sides("torus", n, rows, cols)
+    rows, cols = _lattice_sides("torus", n, rows, cols)
     return _product(ring(rows), ring(cols))
 
 
 @TOPOLOGIES.register("hypercube")
 def hypercube(n: int) -> Graph:
-    """Clients whose numbers differ in one binary digit; n is a power of two."""
+    """Clients are linked if their numbers differ in one binary digit; n is a power of two."""
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise NetworkError(
@@ -105,15 +103,18 @@ def hypercube(n: int) -> Graph:
     return cube
 
 
-@TOPOLOGIES.register(ONE_PEER)
+@TOPOLOGIES.register("one-peer-exponential")
 def one_peer_exponential(n: int) -> Graph:
-    """The links of all phases of the one-peer exponential network, which are a hypercube's; n is a power of two."""
-    return hypercube(OnePeerExponential(n).n)
+    """The links of all phases of the one-peer exponential network, a hypercube; n is a power of two."""
+    one_peer = OnePeerExponential(n)
+    graph = hypercube(n)
+    graph.graph["one_peer"] = one_peer
+    return graph
 
 
 @TOPOLOGIES.register("exponential")
 def exponential(n: int) -> Graph:
-    """The static exponential graph: i with i ± 1, 2, 4, 8, … (mod n), both ways.
+    """The static exponential graph: client i is linked to i ± 1, 2, 4, 8, … (mod n).
 
     >>> sorted(exponential(16).neighbors(0))
     [1, 2, 4, 8, 12, 14, 15]
@@ -124,66 +125,66 @@ def exponential(n: int) -> Graph:
 
 @TOPOLOGIES.register("erdos-renyi")
 def erdos_renyi(n: int, p: float | None = None, seed: int = 0) -> Graph:
-    """Each pair of clients linked with probability `p`, given that the graph is connected.
+    """Each pair of clients is linked with probability `p`, conditional on the graph being connected.
 
-    The first connected one of the graphs that `seed` draws. By default p = 2 ln(n) / n, twice the probability at
-    which large graphs become connected: about 2 ln(n) neighbours each.
+    Graphs are drawn from `seed` until one is connected. By default p = 2 ln(n) / n, twice the threshold at which large
+    graphs become connected: about 2 ln(n) neighbours each.
     """
-    chance = min(1.0, 2 * math.log(n) / n) if p is None else p
-    if not 0 <= chance <= 1:
-        raise NetworkError("network.topology.erdos-renyi.p", f"{p} given; a probability is from 0 to 1")
+    probability = min(1.0, 2 * math.log(n) / n) if p is None else p
+    if not 0 <= probability <= 1:
+        raise NetworkError("network.topology.erdos-renyi.p", f"{p} given; a probability must be in [0, 1]")
     generator = numpy_generator(seed, purpose="erdos-renyi")
 
     def draw() -> Graph:
-        return from_pairs(n, _in_blocks(n, lambda rows: generator.random((len(rows), n)) < chance))
+        return graph_from_pairs(n, _linked_pairs(n, lambda rows: generator.random((len(rows), n)) < probability))
 
-    return _first_connected(draw, f"'erdos-renyi' with p = {chance:.4g} on {n} clients", "p")
+    return _first_connected(draw, f"'erdos-renyi' with p = {probability:.4g} on {n} clients", "p")
 
 
 @TOPOLOGIES.register("geometric")
 def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
-    """Clients at random places in the unit square, linked up to a distance of `radius`, given connectedness.
+    """Clients at random points of the unit square, linked if at most `radius` apart, conditional on connectedness.
 
-    The first connected one of the graphs that `seed` draws. By default the radius is sqrt(2 ln(n) / (π n)), for about
-    2 ln(n) neighbours each away from the border. The places are the nodes' attribute `pos`.
+    Graphs are drawn from `seed` until one is connected. By default the radius is sqrt(2 ln(n) / (π n)), for about
+    2 ln(n) neighbours each away from the border. The points are the node attribute `pos`.
     """
     reach = math.sqrt(2 * math.log(n) / (math.pi * n)) if radius is None else radius
     if not reach >= 0:
-        raise NetworkError("network.topology.geometric.radius", f"{radius} given; a distance is 0 or more")
+        raise NetworkError("network.topology.geometric.radius", f"{radius} given; a distance must be ≥ 0")
     generator = numpy_generator(seed, purpose="geometric")
 
     def draw() -> Graph:
-        places = generator.random((n, 2))
+        points = generator.random((n, 2))
 
-        def near(rows: range) -> Linked:
-            close: Linked = np.linalg.norm(places[rows.start : rows.stop, None] - places[None, :], axis=-1) <= reach
+        def linked(rows: range) -> BoolArray:
+            close: BoolArray = np.linalg.norm(points[rows.start : rows.stop, None] - points[None, :], axis=-1) <= reach
             return close
 
-        drawn = from_pairs(n, _in_blocks(n, near))
-        nx.set_node_attributes(drawn, dict(enumerate(map(tuple, places.tolist()))), "pos")
+        drawn = graph_from_pairs(n, _linked_pairs(n, linked))
+        nx.set_node_attributes(drawn, dict(enumerate(map(tuple, points.tolist()))), "pos")
         return drawn
 
     return _first_connected(draw, f"'geometric' with radius = {reach:.4g} on {n} clients", "radius")
 
 
-def as_clients(graph: Graph) -> Graph:
-    """A plain frozen copy of any networkx graph, with nodes 0 … n-1; one that is that already is given back itself.
+def as_client_graph(graph: Graph) -> Graph:
+    """A simple frozen copy of any networkx graph, with nodes 0 … n-1; a graph that already is one is returned as it is.
 
-    Labels are numbered in sorted order or, where they cannot be sorted, in the order they were added. Self-loops,
-    parallel edges and edge weights are left out; a directed graph must have every edge both ways.
+    Nodes are numbered in sorted order or, if their labels cannot be sorted, in the order in which they were added.
+    Self-loops, parallel edges and edge weights are dropped; a directed graph must have every edge in both directions.
 
-    >>> as_clients(nx.Graph([("rome", "bonn"), ("bonn", "oslo")])).edges
+    >>> as_client_graph(nx.Graph([("rome", "bonn"), ("bonn", "oslo")])).edges
     EdgeView([(0, 2), (0, 1)])
     """
-    if _is_clients(graph):
+    if _is_client_graph(graph):
         return graph
     if graph.is_directed():
         for a, b in graph.edges():
             if not graph.has_edge(b, a):
                 raise NetworkError(
                     "network.topology",
-                    f"a directed graph with an edge from {a!r} to {b!r} and none back given; links must go both ways: "
-                    "add the way back, or use graph.to_undirected()",
+                    f"a directed graph with an edge from {a!r} to {b!r} but none back given; links must go both ways: "
+                    "add the reverse edge, or use graph.to_undirected()",
                 )
     try:
         labels = sorted(graph.nodes)
@@ -197,8 +198,8 @@ def as_clients(graph: Graph) -> Graph:
     return frozen
 
 
-def _is_clients(graph: Graph) -> bool:
-    """Whether nobody can change the edges of a graph on 0 … n-1 without self-loops: a copy would be a waste."""
+def _is_client_graph(graph: Graph) -> bool:
+    """Whether a graph is simple, frozen and on the nodes 0 … n-1, so that no copy is needed."""
     return (
         type(graph) is nx.Graph
         and nx.is_frozen(graph)
@@ -207,17 +208,17 @@ def _is_clients(graph: Graph) -> bool:
     )
 
 
-def from_pairs(n: int, pairs: NDArray[np.integer]) -> Graph:
-    """The graph of the pairs `[m, 2]`; a pair may be there twice or the other way round."""
+def graph_from_pairs(n: int, pairs: NDArray[np.integer]) -> Graph:
+    """The graph with these edges `[m, 2]`; an edge may occur twice, in either direction."""
     graph: Graph = nx.empty_graph(n)
     graph.add_edges_from(pairs.tolist())
     return graph
 
 
-def _in_blocks(n: int, linked: Callable[[range], Linked]) -> NDArray[np.integer]:
-    """The pairs i < j `[m, 2]` of which `linked(rows)[i - rows.start, j]` is true, some rows of `[n, n]` at a time."""
+def _linked_pairs(n: int, linked: Callable[[range], BoolArray]) -> NDArray[np.integer]:
+    """The pairs i < j `[m, 2]` for which `linked(rows)[i - rows.start, j]` is true, some rows of `[n, n]` at a time."""
     pairs = []
-    step = max(1, PAIRS // n)
+    step = max(1, BLOCK_PAIRS // n)
     for first in range(0, n, step):
         rows = range(first, min(first + step, n))
         found = np.argwhere(np.triu(linked(rows), 1 + first))
@@ -226,13 +227,13 @@ def _in_blocks(n: int, linked: Callable[[range], Linked]) -> NDArray[np.integer]
 
 
 def _product(left: Graph, right: Graph) -> Graph:
-    """Copies of `right` along `left`, numbered copy by copy: the pair (r, c) is client r · |right| + c."""
+    """The Cartesian product, with the pair (r, c) numbered r · |right| + c."""
     cols = len(right)
     return nx.relabel_nodes(nx.cartesian_product(left, right), lambda pair: pair[0] * cols + pair[1])
 
 
-def _sides(topology: str, n: int, rows: int | None, cols: int | None) -> tuple[int, int]:
-    """The sides of a lattice of n clients, the missing ones filled in."""
+def _lattice_sides(topology: str, n: int, rows: int | None, cols: int | None) -> tuple[int, int]:
+    """The numbers of rows and columns of a lattice of n clients, with missing ones filled in."""
     if rows is None and cols is None:
         rows = next(side for side in range(math.isqrt(n), 0, -1) if n % side == 0)
     for name, side in (("rows", rows), ("cols", cols)):
@@ -247,18 +248,19 @@ def _sides(topology: str, n: int, rows: int | None, cols: int | None) -> tuple[i
     if rows * cols != n:
         raise NetworkError(
             f"network.topology.{topology}",
-            f"{rows} rows × {cols} cols given, which is {rows * cols} and not {n} clients; leave one of them out",
+            f"{rows} rows × {cols} cols given, which is {rows * cols} clients instead of {n}; leave one of them out",
         )
     return rows, cols
 
 
 def _first_connected(draw: Callable[[], Graph], what: str, parameter: str) -> Graph:
-    for _ in range(DRAWS):
+    """The first connected graph that `draw` returns."""
+    for _ in range(MAX_DRAWS):
         graph = draw()
         if nx.is_connected(graph):
             return graph
     raise NetworkError(
         "network.topology",
-        f"{what}: none of {DRAWS} graphs drawn is connected, the last has {nx.number_connected_components(graph)} "
+        f"{what}: none of {MAX_DRAWS} graphs drawn is connected, the last has {nx.number_connected_components(graph)} "
         f"components; raise {parameter} or leave it out",
     )

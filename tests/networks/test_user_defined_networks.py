@@ -1,4 +1,4 @@
-"""Networks from a person's own graph or matrix: numbered, tidied up, and never changed afterwards."""
+"""Networks from a user-defined graph or matrix: relabelled, cleaned and immutable."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from depositum import networks
 from depositum.networks import Network
-from tests.networks.test_networks import adjacency, assert_assumption_2, edge_set
+from tests.support.network_cases import adjacency, assert_assumption_2, edge_set
 
 
 @st.composite
 def connected_graphs(draw: st.DrawFn) -> nx.Graph:
-    """Any connected graph: a random tree, and any further edges."""
+    """Any connected graph: a random tree and further edges."""
     n = draw(st.integers(1, 12))
     graph = nx.empty_graph(n)
     graph.add_edges_from((i, draw(st.integers(0, i - 1))) for i in range(1, n))
@@ -27,7 +27,7 @@ def connected_graphs(draw: st.DrawFn) -> nx.Graph:
 @settings(deadline=None, max_examples=60)
 @given(connected_graphs(), st.data())
 def test_any_connected_graph_gives_a_valid_matrix(graph, data):
-    """Any degrees, any labels in any order; and W alone leads back to the same network."""
+    """Any degrees, any labels in any order; and W alone gives the same network."""
     n = len(graph)
     linked = nx.to_numpy_array(graph).astype(bool)
     labels = data.draw(st.permutations(range(n)))
@@ -41,35 +41,35 @@ def test_any_connected_graph_gives_a_valid_matrix(graph, data):
         assert edge_set(again) == edge_set(network)
         assert (again.W == network.W).all()
         assert 0 <= network.lam < 1
-        # ‖W - J‖₂ bounds what one exchange leaves of a disagreement.
+        # ‖W - J‖₂ bounds the disagreement after one exchange.
         z = np.random.default_rng(0).normal(size=(n, 3))
         z -= z.mean(axis=0)
         assert np.linalg.norm(network.W @ z) <= network.lam * np.linalg.norm(z) + 1e-12
 
 
-def test_networkx_labels_are_numbered_in_sorted_order_or_as_added():
-    """Integers keep their order whatever order they were added in; labels that cannot be sorted keep that one."""
+def test_nodes_are_numbered_in_sorted_order_or_as_added():
+    """Labels are sorted, in whatever order they were added; those that cannot be sorted keep that order."""
     assert Network.from_graph(nx.Graph([("rome", "bonn"), ("oslo", "bonn")])).neighbours == ((1, 2), (0,), (0,))
     assert Network.from_graph(nx.Graph([(7, 3), (3, 5)])).neighbours == ((1, 2), (0,), (0,))
     assert Network.from_graph(nx.Graph([("b", 1), (1, (0, 0))])).neighbours == ((1,), (0, 2), (1,))
 
 
-def test_networkx_oddities_that_mean_the_same_graph_are_accepted():
+def test_networkx_variants_of_the_same_graph_are_accepted():
     """Self-loops, parallel edges, edge weights and a directed graph with both directions."""
-    plain = networks.ring(5)
+    expected = networks.ring(5)
     looped = nx.cycle_graph(5)
     looped.add_edge(2, 2)
     weighted = nx.cycle_graph(5)
     nx.set_edge_attributes(weighted, 17.0, "weight")
     for graph in (looped, weighted, nx.MultiGraph([*nx.cycle_graph(5).edges] * 2), nx.cycle_graph(5).to_directed()):
         network = Network.from_graph(graph)
-        assert (network.W == plain.W).all()
-        assert network.neighbours == plain.neighbours
+        assert (network.W == expected.W).all()
+        assert network.neighbours == expected.neighbours
     assert looped.has_edge(2, 2), "the caller's graph was changed"
 
 
-def test_a_network_cannot_change():
-    """Engines keep W and the graph: a later change of either, or of the caller's own, must not reach them."""
+def test_a_network_is_immutable():
+    """Engines store W and the graph: later changes to either, or to the user's objects, must not affect them."""
     graph, matrix = nx.path_graph(3), np.array([[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0, 0.25, 0.75]])
     network = Network.from_graph(graph, matrix)
     graph.add_edge(0, 2)
@@ -86,8 +86,8 @@ def test_a_network_cannot_change():
         network.W = matrix
 
 
-def test_rounding_in_a_given_matrix_is_taken_out():
-    """1e-13 too much per row would drift by 1e-10 in a thousand exchanges, and break J y = J ν."""
+def test_rounding_errors_in_a_given_matrix_are_removed():
+    """An excess of 1e-13 per row would drift to 1e-10 in a thousand exchanges, and break J y = J ν."""
     noise = np.random.default_rng(0).uniform(-1e-13, 1e-13, size=(6, 6))
     network = Network.from_matrix(networks.ring(6).W + noise)
     assert network.edges == 6
@@ -95,8 +95,8 @@ def test_rounding_in_a_given_matrix_is_taken_out():
     assert np.abs(network.W - networks.ring(6).W).max() < 1e-12
 
 
-def test_lambda_counts_negative_eigenvalues():
-    """Clients that listen to each other more than to themselves overshoot: λ = |λ_n| and not λ_2."""
+def test_lambda_includes_negative_eigenvalues():
+    """Clients that weigh their neighbours more than themselves overshoot: λ = |λ_n|, not λ_2."""
     i, j = np.indices((4, 4))
     network = Network.from_matrix(np.where(i == j, 0.1, np.where((i - j) % 2 == 1, 0.45, 0.0)))
     assert network.eigenvalues == pytest.approx([1.0, 0.1, 0.1, -0.8])

@@ -1,4 +1,4 @@
-"""Networks whose links come and go: every phase is a W of its own, and every engine knows which."""
+"""Time-varying networks: the W of every phase, and who is linked in it."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ PHASES = st.integers(0, 2**40)
 
 
 def assert_phase(W: np.ndarray, network: Network) -> None:
-    """Symmetric, doubly stochastic, no weight outside the graph, everybody keeps a share."""
+    """Symmetric, doubly stochastic, no weight outside the graph, a positive diagonal."""
     n = network.n
     assert W.shape == (n, n)
     assert W.dtype == np.float64
@@ -46,17 +46,17 @@ def hashed(*words: int) -> int:
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(STATIC), st.integers(1, 5), st.floats(0, 0.999), SEEDS, PHASES)
 def test_every_phase_with_dropped_links_is_doubly_stochastic(name, digits, p, seed, phase):
-    """A weight that went back to one end only, or a link that one end sees and the other does not, breaks it."""
-    whole = networks.network(name, 2**digits)
-    network = Network(whole.graph, whole.weights, drop=DroppedLinks(p, seed))
+    """Breaks if a weight is returned to one end only, or if the two ends disagree about a link."""
+    static = networks.network(name, 2**digits)
+    network = Network(static.graph, static.weights, drop=DroppedLinks(p, seed))
     W = network.matrix(phase)
     assert_phase(W, network)
     assert (network.matrix(phase) == W).all()
     off = ~np.eye(network.n, dtype=bool)
-    assert np.isin(W[off], [0.0, *whole.W[off]]).all()
-    assert (W[off] <= whole.W[off]).all(), "a link got more than its weight"
-    # Who is absent, by plain integers.
-    for i, j in whole.graph.edges:
+    assert np.isin(W[off], [0.0, *static.W[off]]).all()
+    assert (W[off] <= static.W[off]).all(), "a link has more than its weight"
+    # Which links are absent, in Python integers.
+    for i, j in static.graph.edges:
         low = hashed(seed, purpose_code("links"), min(i, j), max(i, j), phase) % 2**32
         assert (W[i, j] == 0) == (low < round(p * 2**32))
 
@@ -64,7 +64,7 @@ def test_every_phase_with_dropped_links_is_doubly_stochastic(name, digits, p, se
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0, 0.999), SEEDS, st.lists(PHASES, min_size=1, max_size=4))
 def test_links_are_the_same_from_both_ends_and_in_any_shape(p, seed, phases):
-    """A process asks for its own few links, the simulator for all links or several phases at once."""
+    """A process queries its few links, the simulator all links or several phases at once."""
     drop = DroppedLinks(p, seed)
     i, j = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
     every = drop.present(torch.tensor(phases)[:, None, None], i, j)
@@ -79,7 +79,7 @@ def test_links_are_the_same_from_both_ends_and_in_any_shape(p, seed, phases):
 
 
 def test_links_drop_with_probability_p_and_independently():
-    """Over 400 phases of 780 links: p overall, p for each link, and the binomial's variance from phase to phase."""
+    """Over 400 phases of 780 links: p overall, p for each link, and the binomial variance between phases."""
     i, j = torch.tensor(list(itertools.combinations(range(40), 2))).T
     for p in (0.1, 0.5, 0.8):
         absent = (~DroppedLinks(p).present(torch.arange(400)[:, None], i, j)).double()
@@ -87,44 +87,44 @@ def test_links_drop_with_probability_p_and_independently():
         assert abs(absent.mean().item() - p) < 4 * spread / math.sqrt(absent.numel())
         assert (absent.mean(0) - p).abs().max().item() < 5 * spread / math.sqrt(400)
         assert absent.sum(1).var().item() == pytest.approx(780 * p * (1 - p), rel=0.35)
-        # What one phase says about the next, link by link.
+        # Correlation between consecutive phases, link by link.
         after = ((absent[1:] - p) * (absent[:-1] - p)).mean().item()
         assert abs(after) < 4 * spread**2 / math.sqrt(absent.numel())
 
 
-def test_dropped_links_average_out_to_the_expected_matrix():
-    """(1 - p) W + p I: what is dropped is kept, not lost."""
+def test_dropped_links_average_to_the_expected_matrix():
+    """(1 - p) W + p I: the weight of a dropped link stays with its ends."""
     network = networks.network({"ring": 2}, 10, drop=0.3)
     mean = np.mean([network.matrix(phase) for phase in range(2_000)], axis=0)
     assert np.abs(mean - (0.7 * network.W + 0.3 * np.eye(10))).max() < 0.015
     assert any((network.matrix(0) != network.matrix(phase)).any() for phase in (1, 2))
     other = DroppedLinks(0.3, seed=1)
-    assert any((other.applied(network.W, phase) != network.matrix(phase)).any() for phase in range(3))
+    assert any((other.apply(network.W, phase) != network.matrix(phase)).any() for phase in range(3))
 
 
-def test_nothing_dropped_is_the_network_itself():
-    """p = 0 must not drop the one link in 2^32 whose hash is 0, and leaves no trace."""
+def test_a_drop_probability_of_zero_is_the_static_network():
+    """p = 0 must not drop the one link in 2^32 whose hash is 0."""
     network = networks.network("star", 9, drop=0.0)
     assert network.drop is None
     assert network.one_peer is None
     assert (network.matrix(3) == network.W).all()
-    assert (DroppedLinks(0.0).applied(network.W, 3) == network.W).all()
+    assert (DroppedLinks(0.0).apply(network.W, 3) == network.W).all()
     assert DroppedLinks(0.0).present(torch.arange(10_000), torch.tensor(0), torch.tensor(1)).all()
 
 
-def test_a_network_with_drop_keeps_the_full_networks_properties():
-    """λ, edges and weights are those of all links; only the phases and what is printed differ."""
-    plain, network = networks.ring(10), networks.network("ring", 10, drop=0.2)
+def test_a_network_with_dropped_links_has_the_properties_of_the_static_one():
+    """λ, edges and weights refer to all links; only the phases and the printed description differ."""
+    static, network = networks.ring(10), networks.network("ring", 10, drop=0.2)
     assert network.drop == DroppedLinks(0.2)
-    assert (network.W == plain.W).all()
-    assert (network.lam, network.edges, network.name) == (plain.lam, plain.edges, plain.name)
-    assert str(network) == f"{plain}, each link dropped with probability 0.2"
+    assert (network.W == static.W).all()
+    assert (network.lam, network.edges, network.name) == (static.lam, static.edges, static.name)
+    assert str(network) == f"{static}, each link dropped with probability 0.2"
     assert networks.build("ring", "metropolis", 10, drop=0.2).drop == DroppedLinks(0.2)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1, 2, float("nan"), float("inf"), True, "0.2", "often"])
-def test_what_is_no_probability_is_refused(p):
-    """In one line, before any graph is made; 1 would cut every link for good."""
+def test_invalid_drop_probabilities_are_rejected(p):
+    """Before any graph is made; 1 would remove every link permanently."""
     with pytest.raises(NetworkError, match=r"^network.drop: .* given; the probability of a dropped link is in \[0, 1"):
         networks.network("rnig", 10, drop=p)
 
@@ -132,7 +132,7 @@ def test_what_is_no_probability_is_refused(p):
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(POWERS), PHASES)
 def test_one_peer_phases_are_perfect_matchings(n, phase):
-    """Everybody has one partner, who has them; weights of 1/2 are exact."""
+    """Partners are mutual; weights of 1/2 are exact."""
     network = networks.one_peer_exponential(n)
     W = network.matrix(phase)
     assert_phase(W, network)
@@ -147,8 +147,8 @@ def test_one_peer_phases_are_perfect_matchings(n, phase):
 
 @pytest.mark.parametrize("n", POWERS)
 @pytest.mark.parametrize("start", [0, 3])
-def test_one_round_of_one_peer_phases_is_the_exact_average(n, start):
-    """Powers of two lose nothing: J to the bit, from whichever phase one starts."""
+def test_one_period_of_one_peer_phases_is_the_exact_average(n, start):
+    """Powers of two have no rounding errors: exactly J, from any starting phase."""
     network = networks.one_peer_exponential(n)
     product = np.eye(n)
     for phase in range(start, start + network.one_peer.phases):
@@ -158,7 +158,7 @@ def test_one_round_of_one_peer_phases_is_the_exact_average(n, start):
 
 @pytest.mark.parametrize("n", POWERS)
 def test_a_one_peer_network_has_the_mean_weights_on_a_hypercube(n):
-    """λ is that of the mean over the phases, 1 - 1 / log2 n, and one phase alone would not be connected."""
+    """λ is that of the mean over the phases, 1 - 1 / log2 n; a single phase is not connected."""
     network = networks.one_peer_exponential(n)
     digits = n.bit_length() - 1
     mean = np.mean([network.matrix(phase) for phase in range(max(digits, 1))], axis=0)
@@ -172,7 +172,7 @@ def test_a_one_peer_network_has_the_mean_weights_on_a_hypercube(n):
     assert networks.network({"one-peer-exponential": {}}, n).one_peer == network.one_peer
 
 
-def test_phases_differ_from_one_to_the_next():
+def test_one_peer_phases_differ_within_a_period():
     network = networks.one_peer_exponential(8)
     assert not any((network.matrix(a) == network.matrix(b)).all() for a, b in itertools.combinations(range(3), 2))
     assert (network.matrix(1) == network.matrix(4)).all()
@@ -186,34 +186,34 @@ def test_one_peer_needs_a_power_of_two(n, powers):
 
 
 @pytest.mark.parametrize("mixing", ["lazy-metropolis", "max-degree", "uniform", np.eye(8), {"uniform": {}}])
-def test_one_peer_takes_no_other_weights(mixing):
-    """Partners take their average; a rule that would be ignored is refused."""
-    with pytest.raises(NetworkError, match=r"^network.mixing: .* given, but partners in 'one-peer-exponential' take"):
+def test_one_peer_rejects_other_mixing_rules(mixing):
+    """Partners average their values; a rule that would be ignored is rejected."""
+    with pytest.raises(NetworkError, match=r"^network.mixing: .* given, but partners in 'one-peer-exponential' av"):
         networks.network("one-peer-exponential", 8, mixing)
     with pytest.raises(ConfigError, match="did you mean 'metropolis'"):
         networks.network("one-peer-exponential", 8, "metropolos")
 
 
-def test_a_misspelt_one_peer_is_found():
+def test_a_misspelt_one_peer_network_is_suggested():
     with pytest.raises(ConfigError, match="did you mean 'one-peer-exponential'"):
         networks.network("one-peer-exponental", 8)
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(POWERS), st.floats(0.01, 0.99), PHASES)
-def test_a_one_peer_network_may_drop_links_too(n, p, phase):
+def test_a_one_peer_network_can_drop_links(n, p, phase):
     """A pair whose link is absent keeps its values: rows of the identity."""
     network = networks.network("one-peer-exponential", n, drop=p)
-    W, whole = network.matrix(phase), network.one_peer.matrix(phase)
+    W, complete = network.matrix(phase), network.one_peer.matrix(phase)
     assert_phase(W, network)
     for i in range(n):
         peer = int(network.one_peer.peer(torch.tensor(phase), torch.tensor(i)))
-        there = peer == i or bool(network.drop.present(torch.tensor(phase), torch.tensor(i), torch.tensor(peer)))
-        assert (W[i] == (whole[i] if there else np.eye(n)[i])).all()
+        present = peer == i or bool(network.drop.present(torch.tensor(phase), torch.tensor(i), torch.tensor(peer)))
+        assert (W[i] == (complete[i] if present else np.eye(n)[i])).all()
 
 
-def test_nothing_is_read_back_to_the_host():
-    """Tensors without values: an .item() or a branch on a value would raise, and would break a CUDA graph's capture."""
+def test_no_value_is_read_back_to_the_host():
+    """On meta tensors, `.item()` or a branch on a value raises; either would break the capture of a CUDA graph."""
     phase = torch.zeros((), dtype=torch.int64, device="meta")
     i, j = torch.zeros((2, 7), dtype=torch.int64, device="meta")
     present = DroppedLinks(0.3, seed=5).present(phase, i, j)

@@ -1,9 +1,9 @@
-"""Networks that change from one communication phase to the next: which links a phase has.
+"""Time-varying networks: which links exist in a communication phase.
 
-W^t is symmetric and doubly stochastic in every phase. Which links it has is a function of the phase's number alone, so
-that a simulator and processes that never talk about it agree. `present` and `peer` are integer arithmetic on int64
-tensors of any device: the same bits everywhere, no value read back to the host, nothing that depends on a tensor's
-value, so that a CUDA graph can capture them once and replay them in every phase.
+W^t is symmetric and doubly stochastic in every phase. The links of a phase are a function of its number alone, so that
+a simulator and processes that never communicate about them agree. `present` and `peer` use integer arithmetic on int64
+tensors of any device: the results are bit-identical everywhere, no value is read back to the host and no control flow
+depends on a tensor's value, so that a CUDA graph can capture them once and replay them in every phase.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ _LINKS = purpose_code("links")
 
 @dataclass(frozen=True)
 class DroppedLinks:
-    """Each link is absent in a phase with probability `p`, independently of the others and of other phases.
+    """Each link is absent in a phase with probability `p`, independently of other links and phases.
 
-    The weight of an absent link goes back to its two ends (w_ii += w_ij, w_jj += w_ij), so that the phase's W is
-    (1 - p) W + p I on average.
+    The weight of an absent link is returned to its two ends (w_ii += w_ij, w_jj += w_ij), so that the expected W of a
+    phase is (1 - p) W + p I.
     """
 
     p: float
-    """In [0, 1)."""
+    """Probability in [0, 1)."""
     seed: int = 0
-    """Another seed drops other links."""
+    """Seed of the random choice of links."""
 
     def __post_init__(self) -> None:
         number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
@@ -38,16 +38,16 @@ class DroppedLinks:
             raise NetworkError("network.drop", f"{self.p!r} given; the probability of a dropped link is in [0, 1)")
 
     def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Whether the links between clients i and j are there in a phase: bool, of the shape the three broadcast to.
+        """Whether the links between clients i and j exist in a phase: bool, of the broadcast shape of the arguments.
 
-        All int64; the same for (i, j) and (j, i). A client's link to itself is no link: i = j means nothing.
+        All arguments are int64. The result is the same for (i, j) and (j, i), and meaningless for i = j.
         """
         words = hash_words(self.seed, _LINKS, torch.minimum(i, j), torch.maximum(i, j), phase)
-        # Whole numbers are compared, as a division might round differently elsewhere.
+        # Integers are compared, as a division might round differently on another device.
         return (words & 0xFFFFFFFF) >= round(self.p * 2**32)
 
-    def applied(self, W: NDArray[np.float64], phase: int) -> NDArray[np.float64]:
-        """What is left of a dense W `[n, n]` in one phase."""
+    def apply(self, W: NDArray[np.float64], phase: int) -> NDArray[np.float64]:
+        """The dense W `[n, n]` of one phase, given the W with all links present."""
         W = W.copy()
         i, j = np.nonzero(np.triu(W, 1))
         absent = ~self.present(torch.tensor(phase), torch.from_numpy(i), torch.from_numpy(j)).numpy()
@@ -61,13 +61,13 @@ class DroppedLinks:
 
 @dataclass(frozen=True)
 class OnePeerExponential:
-    """In phase k, client i and client i XOR 2^(k mod log2 n) take the average of their values: weights 1/2 and 1/2.
+    """In phase k, clients i and i XOR 2^(k mod log2 n) average their values: weights 1/2 and 1/2.
 
-    One row is sent per client and phase, and log2 n phases in a row make the exact average of all clients.
+    Each client sends one row per phase, and log2 n consecutive phases compute the exact average over all clients.
     """
 
     n: int
-    """The number of clients, a power of two."""
+    """Number of clients, a power of two."""
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.n & (self.n - 1):
@@ -80,11 +80,11 @@ class OnePeerExponential:
 
     @property
     def phases(self) -> int:
-        """log2 n: after as many phases the partners come round again; 0 for one client."""
+        """log2 n, the period of the schedule; 0 for one client."""
         return self.n.bit_length() - 1
 
     def peer(self, phase: Tensor, i: Tensor) -> Tensor:
-        """The partner of client i in a phase: int64, of the shape the two broadcast to; oneself if n = 1."""
+        """The partner of client i in a phase: int64, of the broadcast shape of the arguments; i itself if n = 1."""
         digit = torch.ones_like(phase) << (phase % max(self.phases, 1))
         return i ^ (digit & (self.n - 1))
 

@@ -1,7 +1,7 @@
-"""What a person gives for a graph or for W: a name, a table, a file, or the object itself.
+"""Topologies and mixing matrices as the user specifies them: a name, a table, a file, or the object itself.
 
-A string that is no registered name and looks like a file (it has a suffix or a folder, or the file exists) is one;
-relative paths start at `base`, the folder of the configuration.
+A string is read as a file if it is not a registered name and looks like a path (it has a suffix or a folder, or the
+file exists); paths are relative to `base`, the folder of the configuration.
 """
 
 from collections.abc import Mapping
@@ -14,32 +14,32 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from depositum.errors import NetworkError, nearest
-from depositum.networks.graphs import TOPOLOGIES, Graph, as_clients
-from depositum.networks.mixing import MIXINGS, Matrix, Sparse
+from depositum.networks.graphs import TOPOLOGIES, Graph, as_client_graph
+from depositum.networks.mixing_matrices import MIXINGS, Matrix, Sparse
 from depositum.registry import Registry, Spec
 
 #: A name or table (`"ring"`, `{"ring": {"hops": 2}}`), the path of an edge list, or a networkx graph.
 Topology = Spec | Path | Graph
-#: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`, dense or SciPy's sparse.
+#: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`, dense or SciPy sparse.
 Mixing = Spec | Path | ArrayLike | Sparse
 
 
 def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
     """The name of a topology, and its graph on n clients."""
     if isinstance(topology, nx.Graph):
-        graph = as_clients(topology)
+        graph = as_client_graph(topology)
         if len(graph) != n:
             raise NetworkError("network.topology", f"a graph of {len(graph)} nodes given for {n} clients")
         return "graph", graph
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise NetworkError("network.topology", f"a network of {n!r} clients asked for; it has 1 client or more")
+        raise NetworkError("network.topology", f"a network of {n!r} clients requested; it must have 1 client or more")
     if (file := _file(topology, TOPOLOGIES, base)) is not None:
         return file.name, read_edges(file, n)
     assert not isinstance(topology, Path)
     choice = TOPOLOGIES.parse(topology, "network.topology")
     default = {name: parameter.default for name, parameter in TOPOLOGIES.parameters(choice.name).items()}
     chosen = ", ".join(f"{name}={value}" for name, value in choice.arguments.items() if value != default[name])
-    # Frozen, as nobody else holds it, it need not be copied.
+    # Nothing else refers to the graph: freezing it avoids a copy.
     return f"{choice.name}({chosen})" if chosen else choice.name, nx.freeze(choice.make(int(n)))
 
 
@@ -54,21 +54,21 @@ def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tup
 
 
 def real_matrix(values: Any, what: str) -> Matrix | Sparse:
-    """A float64 copy of real numbers, dense or sparse as they are; anything else is refused."""
+    """A float64 copy of a matrix of real numbers, dense or sparse as given; anything else raises a `NetworkError`."""
     try:
         array: Any = values if sparse.issparse(values) else np.asarray(values)
     except (ValueError, TypeError, RuntimeError):
         raise NetworkError(
-            "network.mixing", f"{what} cannot be read as a matrix; it needs rows of one length, all real numbers"
+            "network.mixing", f"{what} cannot be read as a matrix; it needs rows of equal length, all real numbers"
         ) from None
     if array.dtype.kind not in "biuf":
-        raise NetworkError("network.mixing", f"{what} holds {array.dtype} values; weights are real numbers")
+        raise NetworkError("network.mixing", f"{what} contains {array.dtype} values; weights must be real numbers")
     copy: Matrix | Sparse = array.astype(np.float64)
     return copy
 
 
 def read_edges(file: Path, n: int) -> Graph:
-    """The graph of an edge list: a line `i j` per edge, clients numbered from 0, `#` before a comment."""
+    """The graph of an edge-list file: one edge `i j` per line, clients numbered from 0, comments after `#`."""
     key = "network.topology"
     graph = nx.empty_graph(n)
     for line, fields in _fields(file, key):
@@ -76,26 +76,26 @@ def read_edges(file: Path, n: int) -> Graph:
             i, j = (int(field) for field in fields)
         except ValueError:
             raise NetworkError(
-                key, f"{file}, line {line}: {_excerpt(fields)} is no edge; a line is two client numbers 'i j'"
+                key, f"{file}, line {line}: {_excerpt(fields)} is not an edge; a line has two client numbers 'i j'"
             ) from None
         for client in (i, j):
             if not 0 <= client < n:
                 raise NetworkError(
-                    key, f"{file}, line {line}: there is no client {client}; {n} clients are numbered 0 to {n - 1}"
+                    key, f"{file}, line {line}: client {client} does not exist; {n} clients are numbered 0 to {n - 1}"
                 )
         graph.add_edge(i, j)
-    graph = as_clients(graph)
-    alone = sorted(nx.isolates(graph))
-    if alone and n > 1:
-        named = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")
+    graph = as_client_graph(graph)
+    isolated = sorted(nx.isolates(graph))
+    if isolated and n > 1:
+        named = ", ".join(map(str, isolated[:5])) + (", …" if len(isolated) > 5 else "")
         raise NetworkError(
-            key, f"{file}: no edge for {len(alone)} of {n} clients ({named}); each needs one, or set fewer clients"
+            key, f"{file}: no edge for {len(isolated)} of {n} clients ({named}); each needs one, or set fewer clients"
         )
     return graph
 
 
 def read_matrix(file: Path) -> Matrix | Sparse:
-    """The matrix in a `.npy` file, or in a text file with a row per line, `#` before a comment."""
+    """The matrix in a `.npy` file, or in a text file with one row per line and comments after `#`."""
     key = "network.mixing"
     if file.suffix == ".npy":
         try:
@@ -114,23 +114,23 @@ def read_matrix(file: Path) -> Matrix | Sparse:
         try:
             rows.append([float(field) for field in fields])
         except ValueError:
-            raise NetworkError(key, f"{file}, line {line}: {_excerpt(fields)} is no row of numbers") from None
+            raise NetworkError(key, f"{file}, line {line}: {_excerpt(fields)} is not a row of numbers") from None
         if len(rows[-1]) != len(rows[0]):
             raise NetworkError(key, f"{file}, line {line}: {len(fields)} numbers, but {len(rows[0])} in the first row")
     return np.array(rows, dtype=np.float64)
 
 
 def _file(given: object, registry: Registry[Any], base: Path | None) -> Path | None:
-    """The file that is meant, or None for a name or a table."""
+    """The file that the user specified, or None for a name or a table."""
     if not isinstance(given, str | Path) or (isinstance(given, str) and given in registry):
         return None
     file = (base or Path()) / Path(given).expanduser()
-    looks_like_one = isinstance(given, Path) or file.suffix or "/" in given or file.is_file()
-    return file if looks_like_one else None
+    looks_like_path = isinstance(given, Path) or file.suffix or "/" in given or file.is_file()
+    return file if looks_like_path else None
 
 
 def _fields(file: Path, key: str) -> list[tuple[int, list[str]]]:
-    """The lines that say something, each with its number, split at blanks and commas."""
+    """Number and fields of each nonempty line, split at blanks and commas, without comments."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
