@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import depositum as dp
-from depositum.algorithms import repeated
+from depositum.algorithms import mix_rounds
 from depositum.engines.mixing import Exchange, Local
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
@@ -16,8 +16,8 @@ def exchange(network: dp.Network, trials: int = 1) -> Exchange:
 
 
 def operator(network: dp.Network, rounds: int, chebyshev: bool) -> np.ndarray:
-    """The matrix that `repeated` applies."""
-    return repeated(exchange(network), torch.eye(network.n, dtype=DOUBLE), rounds, chebyshev).numpy()
+    """The matrix that `mix_rounds` applies."""
+    return mix_rounds(exchange(network), torch.eye(network.n, dtype=DOUBLE), rounds, chebyshev).numpy()
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 7])
@@ -44,7 +44,7 @@ def test_four_rounds_on_a_ring_of_ten() -> None:
 def test_each_round_is_an_exchange() -> None:
     """Two neighbours, K rounds, one row of 7 numbers each."""
     mix = exchange(dp.ring(6))
-    repeated(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
+    mix_rounds(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
     assert mix.to_each * mix.sent_to(0) == 3 * 2 * 7 * 8
 
 
@@ -52,7 +52,7 @@ def test_each_round_is_an_exchange() -> None:
 def test_in_a_local_step_nothing_happens(chebyshev: bool) -> None:
     mix = exchange(dp.ring(6))
     z = torch.randn(6, 4, dtype=DOUBLE)
-    assert (repeated(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
+    assert (mix_rounds(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
     assert mix.to_each == 0
 
 

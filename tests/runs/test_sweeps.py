@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from depositum.algorithms import ALGORITHMS
-from depositum.algorithms.columns import numbers
+from depositum.algorithms import ALGORITHMS, row_parameters
 from depositum.engines import Callback, Loop
 from depositum.errors import DepositumError, RunError
 from depositum.runs import cells as cells_module
@@ -129,7 +128,7 @@ def test_choices_that_are_no_numbers_part_cells() -> None:
 
 def test_registered_methods_can_all_be_swept() -> None:
     """Every method has some number by which its cells run together."""
-    assert all(numbers(kind_of(name)) for name in ALGORITHMS)
+    assert all(row_parameters(kind_of(name)) for name in ALGORITHMS)
 
 
 @pytest.mark.parametrize("short", ["estimate", "device", "rows"])

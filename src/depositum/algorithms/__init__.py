@@ -1,7 +1,5 @@
-"""The methods: one file per family, pure steps on rows, each opening with the equations it implements."""
+"""The methods: one file per family, pure steps on rows; each file starts with the equations it implements."""
 
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State, algorithm
-from depositum.algorithms.columns import combined, kinds
 from depositum.algorithms.deepstorm import DeepStorm, DeepStormState
 from depositum.algorithms.depositum import Depositum, DepositumState
 from depositum.algorithms.dproxsgt import CDProxSGT, CDProxSGTState, DProxSGT, DProxSGTState
@@ -10,25 +8,29 @@ from depositum.algorithms.dsgt import DSGT
 from depositum.algorithms.dsmt import DSMT
 from depositum.algorithms.exact_diffusion import D2, LED, ExactDiffusion
 from depositum.algorithms.extra import Extra, PgExtra
+from depositum.algorithms.fast_fedda import FastFedDA
 from depositum.algorithms.fedavg import FedAvg, FedAvgM
-from depositum.algorithms.fedda import FastFedDA
 from depositum.algorithms.feddr import FedADMM, FedDR
 from depositum.algorithms.fedmid import FedDualAvg, FedMiD
 from depositum.algorithms.gut import GUT, FedNMUT
+from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State, algorithm
 from depositum.algorithms.kgt import KGT
+from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.momentum_tracking import HeavyBallGT, MomentumTracking
 from depositum.algorithms.prox_dasa import ProxDASA, ProxDASAGT, ProxDASAGTState, ProxDASAState
 from depositum.algorithms.proxgt import ProxGTSA, ProxGTSRE, ProxGTSRO, ProxGTState
 from depositum.algorithms.quasi_global import QuasiGlobal
-from depositum.algorithms.rounds import repeated
+from depositum.algorithms.row_parameters import differing_parameters, merge_key, merge_methods, row_parameters
 from depositum.algorithms.scaffold import Scaffold, ScaffoldM
 from depositum.algorithms.schedules import SCHEDULES, Constant, Cosine, Power, Schedule, Step, Stepsize, as_schedule
 from depositum.algorithms.sppdm import SPPDM, SPPDMState
-from depositum.algorithms.zhang import ZhangComposite
+from depositum.algorithms.stepsize_methods import DEFAULT_ALPHA, ServerMethod, SmoothMethod, StepsizeMethod
+from depositum.algorithms.zhang_composite import ZhangComposite
 
 __all__ = [
     "ALGORITHMS",
     "D2",
+    "DEFAULT_ALPHA",
     "DPSGD",
     "DSGT",
     "DSMT",
@@ -79,13 +81,18 @@ __all__ = [
     "Scaffold",
     "ScaffoldM",
     "Schedule",
+    "ServerMethod",
+    "SmoothMethod",
     "State",
     "Step",
     "Stepsize",
+    "StepsizeMethod",
     "ZhangComposite",
     "algorithm",
     "as_schedule",
-    "combined",
-    "kinds",
-    "repeated",
+    "differing_parameters",
+    "merge_key",
+    "merge_methods",
+    "mix_rounds",
+    "row_parameters",
 ]

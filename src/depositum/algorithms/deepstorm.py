@@ -8,33 +8,24 @@ Decentralized Optimization", AAAI 2023. With b_t the weight of the recursive mom
     v2: d^{t+1} = g(x^{t+1};ξ) + (1−b_t)( d^t − g(x^t;ξ) )                             (DS.3)
     y^{t+1} = W^t ( y^t + d^{t+1} − d^t )                                              (DS.4)
 
-from x_i^0 = x_0, d^0 = gradients of a large batch, y^0 = W d^0. W may be K rounds of it, plain or Chebyshev. The prox
-comes last, so models are sparse but do not agree after an exchange; the other placement swaps the two:
+from x_i^0 = x_0, d^0 = gradients of a large batch, y^0 = W d^0. W can stand for K mixing rounds, plain or Chebyshev.
+The prox comes last, so models are sparse but do not agree after an exchange; the other placement swaps the two:
 
     x^{t+1} = W^t P_{α_t β}( x^t − α_t y^t )                                           (DS.6)
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.rounds import repeated
+from depositum.algorithms.hyperparameters import check_choice, check_count, check_interval, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.algorithms.stepping import (
-    LEAST,
-    Stepping,
-    check_choice,
-    check_count,
-    check_positive,
-    check_share,
-    iteration_zero,
-)
+from depositum.algorithms.stepsize_methods import MIN_ALPHA, StepsizeMethod, iteration_zero
 
 
 class DeepStormState(NamedTuple):
-    """DEEPSTORM's variables, each `[rows, d]` but t."""
+    """The variables of DEEPSTORM, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -44,7 +35,7 @@ class DeepStormState(NamedTuple):
 
 @ALGORITHMS.register("deepstorm")
 @dataclass(frozen=True)
-class DeepStorm(Stepping):
+class DeepStorm(StepsizeMethod):
     """DEEPSTORM, both versions.
 
     Parameters
@@ -55,22 +46,22 @@ class DeepStorm(Stepping):
     b
         Weight b ∈ (0, 1] of the fresh gradient in the recursive momentum; 1 is proximal gradient tracking.
     c_b
-        If given, in place of b: b_t = 1 − α_{t+1}/α_t + c_b α_{t+1}², at most 1, as for diminishing stepsizes.
+        If given, b is replaced by b_t = 1 − α_{t+1}/α_t + c_b α_{t+1}², at most 1, as for diminishing stepsizes.
     version
-        `"v2"`, one batch per iteration at two points, or `"v1"`, two batches and three gradients.
+        `"v2"`: one batch per iteration at two points; `"v1"`: two batches and three gradients.
     placement
         `"combine-then-prox"` (DS.5) or `"prox-then-combine"` (DS.6).
     rounds
-        K, mixing rounds in each exchange of a variable.
+        K, the number of mixing rounds in each exchange of a variable.
     chebyshev
         Whether the K rounds are accelerated.
     initial_batch
-        Batch size of d^0, or `"full"`; the run's own by default.
+        Batch size of d^0, or `"full"`; by default the batch size of the run.
     """
 
-    name: ClassVar[str] = "deepstorm"
-    estimate: ClassVar[str] = "d"
-    about: ClassVar[About] = About(
+    name = "deepstorm"
+    estimate = "d"
+    about = About(
         title="DEEPSTORM",
         citation="Mancino-Ball, Miao, Xu, Chen: Proximal Stochastic Recursive Momentum Methods for Nonconvex Composite "
         "Decentralized Optimization, AAAI 2023",
@@ -82,9 +73,9 @@ class DeepStorm(Stepping):
         mega_batch=True,
         linear_speedup=True,
         mixing="2K",
-        notes="The two batches are those of the start and of the iterations; linear speedup is for constant stepsizes. "
-        "The released code divides losses but not the prox by n (take α = lr/n, β = n·l1 for its values), makes d^0 "
-        "too large, and its v1-SVRG is its v1.",
+        notes="The two batch sizes are for d^0 and for the iterations; linear speedup holds for constant stepsizes. "
+        "The released code divides losses but not the prox by n (its values correspond to α = lr/n, β = n·l1), makes "
+        "d^0 too large, and its v1-SVRG equals its v1.",
     )
 
     alpha: Stepsize = 0.02
@@ -98,44 +89,44 @@ class DeepStorm(Stepping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("b", self.b)
-        check_count("rounds", self.rounds)
-        check_choice("version", self.version, ("v2", "v1"))
-        check_choice("placement", self.placement, ("combine-then-prox", "prox-then-combine"))
+        check_interval("algorithm.b", self.b, "(0, 1]")
+        check_count("algorithm.rounds", self.rounds)
+        check_choice("algorithm.version", self.version, ("v2", "v1"))
+        check_choice("algorithm.placement", self.placement, ("combine-then-prox", "prox-then-combine"))
         if self.c_b is not None:
-            check_positive("c_b", self.c_b)
+            check_positive("algorithm.c_b", self.c_b)
         if self.initial_batch not in (None, "full"):
-            check_count("initial_batch", self.initial_batch)  # type: ignore[arg-type]
+            check_count("algorithm.initial_batch", self.initial_batch)  # type: ignore[arg-type]
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DeepStormState:
         d = oracle.grad(x0, oracle.sample(self.initial_batch))
-        return DeepStormState(t=iteration_zero(x0), x=x0, y=self._mixed(mix, d), d=d)
+        return DeepStormState(t=iteration_zero(x0), x=x0, y=self._mix(mix, d), d=d)
 
     def step(self, s: DeepStormState, oracle: Oracle, mix: Mix, kind: str) -> DeepStormState:
         alpha, b = self._weights(s)
         if self.placement == "combine-then-prox":
-            x = oracle.prox(self._mixed(mix, s.x) - alpha * s.y, alpha)  # (DS.1), (DS.5)
+            x = oracle.prox(self._mix(mix, s.x) - alpha * s.y, alpha)  # (DS.1), (DS.5)
         else:
-            x = self._mixed(mix, oracle.prox(s.x - alpha * s.y, alpha))  # (DS.6)
+            x = self._mix(mix, oracle.prox(s.x - alpha * s.y, alpha))  # (DS.6)
         batch = oracle.sample()
-        g, g_before = oracle.grad(x, batch), oracle.grad(s.x, batch)
+        g, g_previous = oracle.grad(x, batch), oracle.grad(s.x, batch)
         if self.version == "v1":
-            d = (1 - b) * (s.d + g - g_before) + b * oracle.grad(x, oracle.sample())  # (DS.2)
+            d = (1 - b) * (s.d + g - g_previous) + b * oracle.grad(x, oracle.sample())  # (DS.2)
         else:
-            d = g + (1 - b) * (s.d - g_before)  # (DS.3)
-        y = self._mixed(mix, s.y + d - s.d)  # (DS.4)
+            d = g + (1 - b) * (s.d - g_previous)  # (DS.3)
+        y = self._mix(mix, s.y + d - s.d)  # (DS.4)
         return DeepStormState(t=s.t + 1, x=x, y=y, d=d)
 
     def vectors(self) -> int:
         return 2 * self.rounds
 
-    def _mixed(self, mix: Mix, z: Tensor) -> Tensor:
-        return repeated(mix, z, self.rounds, self.chebyshev)
+    def _mix(self, mix: Mix, z: Tensor) -> Tensor:
+        return mix_rounds(mix, z, self.rounds, self.chebyshev)
 
     def _weights(self, s: DeepStormState) -> tuple[float | Tensor, float | Tensor]:
-        """α_t and b_t."""
+        """Return α_t and b_t."""
         if self.c_b is None:
             return self._alpha(s), self.b
-        alpha, after = (as_schedule(self.alpha).at(t).clamp(min=LEAST) for t in (s.t, s.t + 1))
-        b = (1 - after / alpha + self.c_b * after**2).clamp(max=1.0)
+        alpha, alpha_next = (as_schedule(self.alpha).at(t).clamp(min=MIN_ALPHA) for t in (s.t, s.t + 1))
+        b = (1 - alpha_next / alpha + self.c_b * alpha_next**2).clamp(max=1.0)
         return alpha.to(s.x.dtype), b.to(s.x.dtype)

@@ -11,31 +11,30 @@ Tracking and Momentum", Algorithm 1. With W^t = W for t ∈ {0, T0, 2T0, …} an
     y^{t+1} = W^t ( y^t + ν^{t+1} − ν^t )                   (Update5)
 
 from x_i^0 = x_0, μ_i^0 = ν_i^0 = g_i^0, y_i^0 = ḡ^0. Two vectors per communication, one gradient per iteration.
-Since J W^t = J, J y^t = J ν^t at every t, with every start below.
+Since J W^t = J, J y^t = J ν^t at every t, for every `start` below.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.stepping import Stepping, check_choice, check_fraction, iteration_zero
+from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import StepsizeMethod, iteration_zero
 
 
 class DepositumState(NamedTuple):
-    """The variables of Algorithm 1, each `[rows, d]` but t."""
+    """The variables of Algorithm 1, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
     y: Tensor  # trackers of the average momentum estimate
     nu: Tensor  # momentum estimates
-    mu: Tensor | None = None  # Nesterov's inner momentum; Polyak has none
+    mu: Tensor | None = None  # Nesterov's inner momentum; None for Polyak
 
 
 @ALGORITHMS.register("depositum")
 @dataclass(frozen=True)
-class Depositum(Stepping):
+class Depositum(StepsizeMethod):
     """Algorithm 1 of the paper.
 
     Parameters
@@ -43,7 +42,7 @@ class Depositum(Stepping):
     alpha
         Stepsize α > 0, or a schedule.
     gamma
-        Momentum γ ∈ [0, 1); 0 is the method without momentum.
+        Momentum γ ∈ [0, 1); 0 disables it.
     momentum
         `"polyak"` or `"nesterov"`.
     start
@@ -51,8 +50,8 @@ class Depositum(Stepping):
         synchronisation (Remark 2); `"mixed"` is W g^0, one exchange with neighbours.
     """
 
-    name: ClassVar[str] = "depositum"
-    about: ClassVar[About] = About(
+    name = "depositum"
+    about = About(
         title="DEPOSITUM",
         citation="Zhou, Shi, Li, Zhong, Wen, Cao: Decentralized Nonconvex Composite Federated Learning with Gradient "
         "Tracking and Momentum, arXiv 2504.12742",
@@ -73,9 +72,9 @@ class Depositum(Stepping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction("gamma", self.gamma)
-        check_choice("momentum", self.momentum, ("polyak", "nesterov"))
-        check_choice("start", self.start, ("average", "local", "mixed"))
+        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
+        check_choice("algorithm.momentum", self.momentum, ("polyak", "nesterov"))
+        check_choice("algorithm.start", self.start, ("average", "local", "mixed"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DepositumState:
         g = oracle.grad(x0, oracle.sample())

@@ -6,48 +6,46 @@ Nonconvex Composite Problems with Heterogeneous Data", ICML 2023. From x_i^0 = x
     paper:    y^t = W ( y^{t−1} + g^t − g^{t−1} ),   x^{t+1} = W P_{αβ}( x^t − α y^t )      (DX.1)
     released: y^t = W y^{t−1} + g^t − g^{t−1},       x^{t+1} = W P_{αβ}( x^t − α y^t )      (DX.2)
 
-and, with a compressor Q and hats that start at 0,
+and, with a compressor Q and x̂, ŷ that start at 0,
 
     y ← y + g^t − g^{t−1};   ŷ ← ŷ + Q(y − ŷ);   y ← y + γ_y ( W ŷ − ŷ )                    (CD.1)
     x ← P_{αβ}( x − α y );   x̂ ← x̂ + Q(x − x̂);   x ← x + γ_x ( W x̂ − x̂ )                    (CD.2)
 
-A step here begins with y that has taken in g^t and ends with the gradient at the new models, so that in every state g^t
-belongs to x^t and J y^t = J g^t; y^0 = g^0. (DX.1) and (DX.2) then differ in one thing: whether the step on x uses y
-mixed or not. With a period, W is the identity in local steps, and hats, which are what neighbours know, stay.
+Here a step begins with a y that already includes g^t and ends with the gradient at the new models, so that in every
+state g^t belongs to x^t and J y^t = J g^t; y^0 = g^0. (DX.1) and (DX.2) then differ only in whether the step on x uses
+the mixed y. With a period, W is the identity in local steps, and x̂, ŷ (what the neighbours know) do not change.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.stepping import Stepping, check_choice, check_share, iteration_zero
+from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import StepsizeMethod, iteration_zero, zeros_like
 
 _CITATION = (
     "Yan, Chen, Chen, Cui, Lu, Xu: Compressed Decentralized Proximal Stochastic Gradient Method for Nonconvex "
     "Composite Problems with Heterogeneous Data, ICML 2023"
 )
-#: A position is sent with every entry that top-k keeps.
-_POSITION_BYTES = 4
+#: Size of the index that is sent with each entry selected by top-k.
+_INDEX_BYTES = 4
 
 
 class DProxSGTState(NamedTuple):
-    """DProxSGT's variables, each `[rows, d]` but t."""
+    """The variables of DProxSGT, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
-    y: Tensor  # trackers of the average gradient, with the gradient at x taken in
+    y: Tensor  # trackers of the average gradient, including the gradient at x
     nu: Tensor  # gradients at x
 
 
 class CDProxSGTState(NamedTuple):
-    """CDProxSGT's variables, each `[rows, d]` but t."""
+    """The variables of CDProxSGT, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
-    y: Tensor  # trackers of the average gradient, with the gradient at x taken in
+    y: Tensor  # trackers of the average gradient, including the gradient at x
     nu: Tensor  # gradients at x
     x_hat: Tensor  # what neighbours know of x
     y_hat: Tensor  # what neighbours know of y
@@ -55,7 +53,7 @@ class CDProxSGTState(NamedTuple):
 
 @ALGORITHMS.register("dproxsgt")
 @dataclass(frozen=True)
-class DProxSGT(Stepping):
+class DProxSGT(StepsizeMethod):
     """DProxSGT.
 
     Parameters
@@ -63,11 +61,11 @@ class DProxSGT(Stepping):
     alpha
         Stepsize α > 0, or a schedule.
     form
-        `"paper"` (DX.1) or `"released"` (DX.2), which steps with trackers not yet mixed.
+        `"paper"` (DX.1) or `"released"` (DX.2), which steps with the trackers before mixing.
     """
 
-    name: ClassVar[str] = "dproxsgt"
-    about: ClassVar[About] = About(
+    name = "dproxsgt"
+    about = About(
         title="DProxSGT",
         citation=_CITATION,
         mean_squared_smoothness=False,
@@ -78,15 +76,15 @@ class DProxSGT(Stepping):
         mega_batch=False,
         linear_speedup=False,
         mixing="2",
-        notes='The released code steps with trackers not yet mixed (form = "released"); it also clips gradients to '
-        "norm 10, which is not done here.",
+        notes='The released code steps with the trackers before mixing (form = "released"); it also clips gradients '
+        "to norm 10, which is not done here.",
     )
 
     form: Literal["paper", "released"] = "paper"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("form", self.form, ("paper", "released"))
+        check_choice("algorithm.form", self.form, ("paper", "released"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DProxSGTState:
         g = oracle.grad(x0, oracle.sample())
@@ -106,8 +104,8 @@ class DProxSGT(Stepping):
 
 @ALGORITHMS.register("cdproxsgt")
 @dataclass(frozen=True)
-class CDProxSGT(Stepping):
-    """CDProxSGT: what is sent are compressed differences.
+class CDProxSGT(StepsizeMethod):
+    """CDProxSGT: clients send compressed differences.
 
     Parameters
     ----------
@@ -116,19 +114,21 @@ class CDProxSGT(Stepping):
     compressor
         `"top-k"` keeps each row's entries of largest magnitude; `"none"` keeps all.
     keep
-        The share of a row's entries that top-k keeps, in (0, 1]; one entry at least.
+        The fraction of a row's entries that top-k keeps, in (0, 1]; at least one entry.
     gamma_x, gamma_y
-        Steps of the two gossips, in (0, 1].
+        Gossip steps γ_x and γ_y, in (0, 1].
     """
 
-    name: ClassVar[str] = "cdproxsgt"
-    about: ClassVar[About] = About(
+    name = "cdproxsgt"
+    about = About(
         title="CDProxSGT",
         citation=_CITATION,
         mixing="2",
-        notes="Top-k is taken over a client's whole row; the released code takes it per tensor, has no prox, and keeps "
+        notes="Top-k is over a client's complete row; the released code takes it per tensor, has no prox, and stores "
         "trackers in float64.",
     )
+
+    scalar_parameters = ("keep",)  # the number of entries that top-k selects is a shape
 
     compressor: Literal["top-k", "none"] = "top-k"
     keep: float = 0.3
@@ -137,15 +137,13 @@ class CDProxSGT(Stepping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("compressor", self.compressor, ("top-k", "none"))
+        check_choice("algorithm.compressor", self.compressor, ("top-k", "none"))
         for key in ("keep", "gamma_x", "gamma_y"):
-            check_share(key, getattr(self, key))
+            check_interval(f"algorithm.{key}", getattr(self, key), "(0, 1]")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> CDProxSGTState:
         g = oracle.grad(x0, oracle.sample())
-        return CDProxSGTState(
-            t=iteration_zero(x0), x=x0, y=g, nu=g, x_hat=torch.zeros_like(x0), y_hat=torch.zeros_like(x0)
-        )
+        return CDProxSGTState(t=iteration_zero(x0), x=x0, y=g, nu=g, x_hat=zeros_like(x0), y_hat=zeros_like(x0))
 
     def step(self, s: CDProxSGTState, oracle: Oracle, mix: Mix, kind: str) -> CDProxSGTState:
         alpha = self._alpha(s)
@@ -162,16 +160,16 @@ class CDProxSGT(Stepping):
         return 2
 
     def _gossip(self, z: Tensor, hat: Tensor, gamma: float, mix: Mix) -> tuple[Tensor, Tensor]:
-        """Z + γ(W − I)ẑ and ẑ, once ẑ has taken in the compressed difference, which is all that is sent."""
+        """Return z + γ(W − I)ẑ and ẑ, after adding the compressed difference, the only thing sent, to ẑ."""
         difference, payload = self._compressed(z - hat)
         hat = hat + difference
         return z + gamma * (mix(hat, payload) - hat), hat
 
     def _compressed(self, z: Tensor) -> tuple[Tensor, float | None]:
-        """Q(z), and the bytes that a row of it takes."""
+        """Return Q(z) and the size of one of its rows in bytes."""
         if self.compressor == "none":
             return z, None
         k = max(1, round(self.keep * z.shape[1]))
         largest = z.abs().topk(k, dim=1).indices
-        kept = torch.zeros_like(z).scatter(1, largest, z.gather(1, largest))
-        return kept, k * (z.element_size() + _POSITION_BYTES)
+        kept = zeros_like(z).scatter(1, largest, z.gather(1, largest))
+        return kept, k * (z.element_size() + _INDEX_BYTES)

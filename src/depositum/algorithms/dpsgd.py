@@ -1,26 +1,25 @@
-"""D-PSGD: stochastic gradient descent, mixed.
+"""D-PSGD: decentralized parallel stochastic gradient descent.
 
 X. Lian et al.: "Can Decentralized Algorithms Outperform Centralized Algorithms?", NeurIPS 2017. With W^t = W in an
 exchange and the identity otherwise,
 
-    combine: x^{t+1} = W^t x^t − α g(x^t)          (DP.1), the paper's: gradient at the unmixed model
-    adapt:   x^{t+1} = W^t ( x^t − α g(x^t) )      adapt-then-combine, what most code calls DSGD
+    combine: x^{t+1} = W^t x^t − α g(x^t)          (DP.1), as in the paper: gradient at the unmixed model
+    adapt:   x^{t+1} = W^t ( x^t − α g(x^t) )      adapt-then-combine, often called DSGD
 
 One vector per communication, one gradient per iteration. With a constant α and clients that differ, the limit is not a
-solution: only α → 0 removes the bias.
+solution; only α → 0 removes the bias.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.stepping import GradientMethod, check_choice, iteration_zero
+from depositum.algorithms.hyperparameters import check_choice
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
 
 class DPSGDState(NamedTuple):
-    """The models alone."""
+    """The variables of (DP.1)."""
 
     t: Tensor  # iteration
     x: Tensor  # models, [rows, d]
@@ -28,7 +27,7 @@ class DPSGDState(NamedTuple):
 
 @ALGORITHMS.register("d-psgd")
 @dataclass(frozen=True)
-class DPSGD(GradientMethod):
+class DPSGD(SmoothMethod):
     """Decentralized parallel SGD.
 
     Parameters
@@ -36,23 +35,23 @@ class DPSGD(GradientMethod):
     alpha
         Stepsize α > 0, or a schedule.
     form
-        `"combine"` mixes models and then steps (the paper's), `"adapt"` steps and then mixes.
+        `"combine"` mixes, then steps (as in the paper); `"adapt"` steps, then mixes.
     """
 
-    name: ClassVar[str] = "d-psgd"
-    about: ClassVar[About] = About(
+    name = "d-psgd"
+    about = About(
         title="D-PSGD",
         citation="Lian, Zhang, Zhang, Hsieh, Zhang, Liu: Can Decentralized Algorithms Outperform Centralized "
         "Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent, NeurIPS 2017",
         mixing="1",
-        notes="Biased where clients differ, at a constant stepsize. Much code takes form = 'adapt' for it.",
+        notes="Biased if clients differ, at a constant stepsize. Many implementations use form = 'adapt'.",
     )
 
     form: Literal["combine", "adapt"] = "combine"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("form", self.form, ("combine", "adapt"))
+        check_choice("algorithm.form", self.form, ("combine", "adapt"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DPSGDState:
         return DPSGDState(t=iteration_zero(x0), x=x0)

@@ -8,21 +8,20 @@ exchange and the identity otherwise,
     second: y^{t+1} = W^t ( y^t + g^{t+1} − g^t )        (SG.2)
 
 from y_i^0 = g_i^0. Two vectors per communication, one gradient per iteration; J y^t = J g^t at every t. The two forms
-differ in exchanges only. With full gradients both are exact, at T0 = 1 and 5; with local steps (T0 > 1) take (SG.2),
-which settles faster there.
+differ in exchanges only. With full gradients both are exact, at T0 = 1 and 5; with local steps (T0 > 1) prefer (SG.2),
+which converges faster there.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.stepping import GradientMethod, check_choice, iteration_zero
+from depositum.algorithms.hyperparameters import check_choice
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
 
 class DSGTState(NamedTuple):
-    """Models and trackers, each `[rows, d]` but t."""
+    """The variables of (SG.1) and (SG.2), each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -32,7 +31,7 @@ class DSGTState(NamedTuple):
 
 @ALGORITHMS.register("dsgt")
 @dataclass(frozen=True)
-class DSGT(GradientMethod):
+class DSGT(SmoothMethod):
     """Distributed stochastic gradient tracking.
 
     Parameters
@@ -40,26 +39,26 @@ class DSGT(GradientMethod):
     alpha
         Stepsize α > 0, or a schedule.
     form
-        `"atc"` mixes the tracker alone (SG.1), `"second"` the tracker with its new difference (SG.2), the one to take
-        with local steps.
+        `"atc"` mixes the previous tracker only (SG.1); `"second"` also the new gradient difference (SG.2), which is
+        preferable with local steps.
     """
 
-    name: ClassVar[str] = "dsgt"
-    about: ClassVar[About] = About(
+    name = "dsgt"
+    about = About(
         title="DSGT",
         citation="Pu, Nedić: Distributed Stochastic Gradient Tracking Methods, Mathematical Programming 2021",
         bounded_heterogeneity=False,
         mixing="2",
-        notes="With local steps (period > 1) take form = 'second'. DEPOSITUM with h = 0, gamma = 0 and start = 'local' "
-        "is form = 'second'.",
+        notes="With local steps (period > 1) prefer form = 'second', which is DEPOSITUM with h = 0, gamma = 0 and "
+        "start = 'local'.",
     )
-    estimate: ClassVar[str] = "g"
+    estimate = "g"
 
     form: Literal["atc", "second"] = "atc"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("form", self.form, ("atc", "second"))
+        check_choice("algorithm.form", self.form, ("atc", "second"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DSGTState:
         g = oracle.grad(x0, oracle.sample())

@@ -8,35 +8,34 @@ Wb = (I + W)/2, λ2 its second largest eigenvalue, e0 = (1 − √(1 − λ2²))
     P = y^t + ν^{t+1} − ν^t,  Q = y~^t + ν^{t+1} − ν^t;  y^{t+1} = (1 + e) Wb P − e Q,  y~^{t+1} = P     (MT.2)
 
 from ν^0 = y^0 = y~^0 = (1 − b) g^0, x~^0 = x^0. Two vectors per communication, one gradient per iteration, and
-J y^t = J ν^t. The acceleration has period 1 only: under W → W^t it extrapolates in local steps and diverges. Without
-it (x = W^t P, y = W^t P) this is DEPOSITUM with Polyak's momentum and h = 0, from that start.
+J y^t = J ν^t. The acceleration supports only period 1: with W^t for W it extrapolates in local steps and diverges.
+Without it (x = W^t P, y = W^t P) this is DEPOSITUM with Polyak's momentum and h = 0, from that start.
 """
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
 from depositum.algorithms.exact_diffusion import half_lazy
-from depositum.algorithms.stepping import GradientMethod, check_fraction, iteration_zero
+from depositum.algorithms.hyperparameters import check_interval
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
 
 class DSMTState(NamedTuple):
-    """The variables of (MT.2), each `[rows, d]` but t."""
+    """The variables of (MT.2), each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
     y: Tensor  # trackers of the average momentum estimate
     nu: Tensor  # momentum estimates
-    x_shadow: Tensor | None = None  # x~, where accelerated
-    y_shadow: Tensor | None = None  # y~, where accelerated
+    x_shadow: Tensor | None = None  # x~, if accelerated
+    y_shadow: Tensor | None = None  # y~, if accelerated
 
 
 @ALGORITHMS.register("dsmt")
 @dataclass(frozen=True)
-class DSMT(GradientMethod):
+class DSMT(SmoothMethod):
     """Distributed stochastic momentum tracking (MT.2).
 
     Parameters
@@ -44,13 +43,13 @@ class DSMT(GradientMethod):
     alpha
         Stepsize α > 0, or a schedule.
     b
-        Momentum b ∈ [0, 1); None takes the paper's √e, which depends on the network alone.
+        Momentum b ∈ [0, 1); None uses the paper's √e, which depends only on the network.
     chebyshev
-        Whether mixing is accelerated (period 1 only); if not, W itself is used, and any period.
+        Whether mixing is accelerated (period 1 only). If not, W itself is used, with any period.
     """
 
-    name: ClassVar[str] = "dsmt"
-    about: ClassVar[About] = About(
+    name = "dsmt"
+    about = About(
         title="DSMT",
         citation="Huang, Pu, Nedić: An Accelerated Distributed Stochastic Gradient Method with Momentum, 2024",
         bounded_heterogeneity=False,
@@ -64,11 +63,11 @@ class DSMT(GradientMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.b is not None:
-            check_fraction("b", self.b)
+            check_interval("algorithm.b", self.b, "[0, 1)")
 
     @property
     def periods(self) -> tuple[int, ...] | None:
-        """Accelerated mixing diverges with local steps; without it, any."""
+        """Only 1 with accelerated mixing, which diverges with local steps; otherwise any."""
         return (1,) if self.chebyshev else None
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DSMTState:
@@ -78,16 +77,16 @@ class DSMT(GradientMethod):
 
     def step(self, s: DSMTState, oracle: Oracle, mix: Mix, kind: str) -> DSMTState:
         b, move = self._momentum(mix), self._alpha(s) * s.y
-        x, x_shadow = self._mixed(mix, s.x, s.x_shadow, -move)
+        x, x_shadow = self._mix(mix, s.x, s.x_shadow, -move)
         nu = b * s.nu + (1 - b) * oracle.grad(x, oracle.sample())
-        y, y_shadow = self._mixed(mix, s.y, s.y_shadow, nu - s.nu)
+        y, y_shadow = self._mix(mix, s.y, s.y_shadow, nu - s.nu)
         return DSMTState(t=s.t + 1, x=x, y=y, nu=nu, x_shadow=x_shadow, y_shadow=y_shadow)
 
     def vectors(self) -> int:
         return 2
 
-    def _mixed(self, mix: Mix, z: Tensor, shadow: Tensor | None, change: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Z and its shadow after a change and one mixing (MT.2); W alone where there is no shadow."""
+    def _mix(self, mix: Mix, z: Tensor, shadow: Tensor | None, change: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return z and its shadow after adding a change and mixing (MT.2); W only, if there is no shadow."""
         p = z + change
         if shadow is None:
             return mix(p), None
@@ -99,7 +98,7 @@ class DSMT(GradientMethod):
 
 
 def extrapolation(mix: Mix) -> float:
-    """The e of (MT.2), from the second largest eigenvalue of (I + W)/2."""
+    """Return e of (MT.2), from the second largest eigenvalue of (I + W)/2."""
     lam2 = (1 + mix.lam2) / 2
     root = sqrt(1 - lam2**2)
     return (1 + (1 - root) / (1 + root)) / 2

@@ -1,4 +1,4 @@
-"""EXTRA and PG-EXTRA: exact decentralized (proximal) gradient methods that send one vector.
+"""EXTRA and PG-EXTRA: exact decentralized (proximal) gradient methods with one vector.
 
 W. Shi, Q. Ling, G. Wu, W. Yin: "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization", SIAM
 J. Optim. 2015, and "A Proximal Gradient Algorithm for Decentralized Composite Optimization", IEEE TSP 2015. With
@@ -9,24 +9,20 @@ W~ = (I + W)/2,
     PG-EXTRA: z^1 = W x^0 − α g^0,  x^1 = prox(z^1)
               z^{t+2} = W x^{t+1} + z^{t+1} − W~ x^t − α ( g^{t+1} − g^t ),  x^{t+2} = prox(z^{t+2})  (EX.2)
 
-W~ x^t is made of what the previous iteration received, so one vector is sent. The first step is the general one from
-W~ x^{-1} = z^0 = x^0 and g^{-1} = 0. Period 1 only: with W replaced by W^t at T0 = 5 both diverge, even at αL = 0.01.
-Where α changes, each gradient keeps the α of its own iteration.
+W~ x^t is computed from what the previous iteration received, so one vector is sent. The first step is the general one
+from W~ x^{-1} = z^0 = x^0 and g^{-1} = 0. Period 1 only: with W^t for W and T0 = 5 both diverge, even at αL = 0.01. If
+α changes, each gradient is multiplied by the α of its own iteration.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.schedules import as_schedule
-from depositum.algorithms.stepping import GradientMethod, iteration_zero
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero, zeros_like
 
 
 class ExtraState(NamedTuple):
-    """The variables of (EX.1), each `[rows, d]` but t."""
+    """The variables of (EX.1), each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -35,7 +31,7 @@ class ExtraState(NamedTuple):
 
 
 class PgExtraState(NamedTuple):
-    """The variables of (EX.2), each `[rows, d]` but t."""
+    """The variables of (EX.2), each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models, after the prox
@@ -46,7 +42,7 @@ class PgExtraState(NamedTuple):
 
 @ALGORITHMS.register("extra")
 @dataclass(frozen=True)
-class Extra(GradientMethod):
+class Extra(SmoothMethod):
     """EXTRA, for smooth problems.
 
     Parameters
@@ -55,19 +51,19 @@ class Extra(GradientMethod):
         Stepsize α > 0, or a schedule.
     """
 
-    name: ClassVar[str] = "extra"
-    about: ClassVar[About] = About(
+    name = "extra"
+    about = About(
         title="EXTRA",
         citation="Shi, Ling, Wu, Yin: EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization, "
         "SIAM Journal on Optimization 2015",
         bounded_heterogeneity=False,
         mixing="1",
-        notes="No local steps: it diverges under W → W^t.",
+        notes="No local steps: it diverges with W^t for W.",
     )
     periods = (1,)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ExtraState:
-        return ExtraState(t=iteration_zero(x0), x=x0, half_mixed=x0, move=torch.zeros_like(x0))
+        return ExtraState(t=iteration_zero(x0), x=x0, half_mixed=x0, move=zeros_like(x0))
 
     def step(self, s: ExtraState, oracle: Oracle, mix: Mix, kind: str) -> ExtraState:
         mixed = mix(s.x)
@@ -81,7 +77,7 @@ class Extra(GradientMethod):
 
 @ALGORITHMS.register("pg-extra")
 @dataclass(frozen=True)
-class PgExtra(GradientMethod):
+class PgExtra(SmoothMethod):
     """PG-EXTRA, for composite problems; with h = 0 it is EXTRA.
 
     Parameters
@@ -90,20 +86,20 @@ class PgExtra(GradientMethod):
         Stepsize α > 0, or a schedule; αβρ < 1.
     """
 
-    name: ClassVar[str] = "pg-extra"
-    about: ClassVar[About] = About(
+    name = "pg-extra"
+    about = About(
         title="PG-EXTRA",
         citation="Shi, Ling, Wu, Yin: A Proximal Gradient Algorithm for Decentralized Composite Optimization, IEEE "
         "Transactions on Signal Processing 2015",
         bounded_heterogeneity=False,
         mixing="1",
-        notes="No local steps: it diverges under W → W^t. Analysed for convex h.",
+        notes="No local steps: it diverges with W^t for W. Analysed for convex h.",
     )
     periods = (1,)
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
+    handles = "weakly convex"
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> PgExtraState:
-        return PgExtraState(t=iteration_zero(x0), x=x0, z=x0, half_mixed=x0, move=torch.zeros_like(x0))
+        return PgExtraState(t=iteration_zero(x0), x=x0, z=x0, half_mixed=x0, move=zeros_like(x0))
 
     def step(self, s: PgExtraState, oracle: Oracle, mix: Mix, kind: str) -> PgExtraState:
         alpha, mixed = self._alpha(s), mix(s.x)
@@ -115,4 +111,4 @@ class PgExtra(GradientMethod):
         return 1
 
     def largest_prox_step(self, period: int) -> float:
-        return as_schedule(self.alpha).largest
+        return self.largest_alpha

@@ -1,7 +1,7 @@
-"""FedAvg, and FedAvg-M with momentum: averaging models after local steps. Smooth problems only.
+"""FedAvg, and FedAvg-M with momentum: model averaging after local steps. For smooth problems only.
 
 FedAvg. H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-Efficient Learning of Deep
-Networks from Decentralized Data", AISTATS 2017. From w_i = w^r, K steps and then, with server step s,
+Networks from Decentralized Data", AISTATS 2017. From w_i = w^r, K local steps and then, with server step s,
 
     w_i ← w_i − α g_i(w_i)                                  (AV.1)
     w^{r+1} = w^r + s · mean_i (w_i − w^r)                  (AV.2)
@@ -17,18 +17,15 @@ One vector up and one down per round, one gradient per iteration.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, start_clock
-from depositum.algorithms.stepping import check_fraction, check_positive
+from depositum.algorithms.hyperparameters import check_interval, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 
 
 class FedAvgState(NamedTuple):
-    """The variables of FedAvg, each `[rows, d]` but t."""
+    """The variables of FedAvg, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
@@ -45,28 +42,27 @@ class FedAvg(ServerMethod):
     alpha
         Client stepsize α > 0, or a schedule.
     server_step
-        s > 0; 1 is plain averaging.
+        Server step s > 0; 1 is plain averaging.
     """
 
-    name: ClassVar[str] = "fedavg"
-    about: ClassVar[About] = About(
+    name = "fedavg"
+    about = About(
         title="FedAvg",
         citation="McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks "
         "from Decentralized Data, AISTATS 2017",
         mixing="1",
-        notes="Biased by client drift where clients' data differ and T0 > 1.",
+        notes="Biased by client drift if the clients' data differ and T0 > 1.",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+    handles = "smooth"
 
     server_step: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step", self.server_step)
+        check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgState:
-        t, _ = start_clock(x0)
-        return FedAvgState(t=t, x=x0, local=x0)
+        return FedAvgState(t=iteration_zero(x0), x=x0, local=x0)
 
     def step(self, s: FedAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgState:
         local = s.local - self.alpha_at(s.t) * oracle.grad(s.local, oracle.sample())  # (AV.1)
@@ -77,51 +73,51 @@ class FedAvg(ServerMethod):
 
 
 class FedAvgMState(NamedTuple):
-    """The variables of FedAvg-M, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of FedAvg-M, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
     local: Tensor  # w_i
     m: Tensor  # m^r, the server's momentum, equal in all rows
-    elapsed: Tensor  # sum of the client steps of this round
+    elapsed: Tensor  # sum of the client stepsizes of this round
 
 
 @ALGORITHMS.register("fedavg-m")
 @dataclass(frozen=True)
 class FedAvgM(ServerMethod):
-    """FedAvg whose local steps are blended with the last round's average direction.
+    """FedAvg with local steps that are averaged with the mean direction of the previous round.
 
     Parameters
     ----------
     alpha
         Client stepsize α > 0, or a schedule.
     gamma
-        Momentum γ ∈ [0, 1), which is 1 − β in its paper; 0 is FedAvg.
+        Momentum γ ∈ [0, 1), 1 − β in the paper; 0 is FedAvg.
     server_step
-        s > 0. The server's stepsize in its paper is s·K·α.
+        Server step s > 0. The server's stepsize in the paper is s·K·α.
     """
 
-    name: ClassVar[str] = "fedavg-m"
-    about: ClassVar[About] = About(
+    name = "fedavg-m"
+    about = About(
         title="FedAvg-M",
         citation="Cheng, Huang, Wu, Yuan: Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024",
         bounded_heterogeneity=False,
         mixing="1",
-        notes="At a constant stepsize still biased where clients' data differ and T0 > 1, though less than FedAvg.",
+        notes="At a constant stepsize it is still biased if the clients' data differ and T0 > 1, but less than FedAvg.",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+    handles = "smooth"
 
     gamma: float = 0.5
     server_step: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction("gamma", self.gamma)
-        check_positive("server_step", self.server_step)
+        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
+        check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgMState:
-        t, elapsed = start_clock(x0)
-        return FedAvgMState(t=t, x=x0, local=x0, m=torch.zeros_like(x0), elapsed=elapsed)
+        elapsed = zero_elapsed(x0)
+        return FedAvgMState(t=iteration_zero(x0), x=x0, local=x0, m=zeros_like(x0), elapsed=elapsed)
 
     def step(self, s: FedAvgMState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgMState:
         alpha = self.alpha_at(s.t)
@@ -132,4 +128,4 @@ class FedAvgM(ServerMethod):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
         m = mix.average(s.x - local) / elapsed  # (AM.2)
         x = s.x - self.server_step * elapsed * m  # (AM.3)
-        return FedAvgMState(t=s.t + 1, x=x, local=x, m=m, elapsed=torch.zeros_like(elapsed))
+        return FedAvgMState(t=s.t + 1, x=x, local=x, m=m, elapsed=zeros_like(elapsed))

@@ -1,4 +1,4 @@
-"""FedDR and FedADMM: randomized Douglas-Rachford splitting and ADMM with a server, here with all clients in each round.
+"""FedDR and FedADMM: randomized Douglas-Rachford splitting and ADMM with a server, with all clients in each round.
 
 FedDR. Q. Tran-Dinh, N. H. Pham, D. T. Phan, L. M. Nguyen: "FedDR - Randomized Douglas-Rachford Splitting Algorithms for
 Nonconvex Federated Composite Optimization", NeurIPS 2021. P_τ is the prox of τh; from x̄^0 = x_i^0 = y_i^0 = x_0,
@@ -16,29 +16,25 @@ CDC 2022. From x̄^0 = x_i^0 = x_0, q_i^0 = 0,
     x̂_i^{k+1} = x_i^{k+1} + q_i^{k+1}/c                                            (AD.3)
     x̄^{k+1} = P_{β/c}( mean_i x̂_i^{k+1} )                                          (AD.4)
 
-The minimisations are T0 gradient steps of α, started from the client's own last x_i. One vector up and one down per
+The minimisations are T0 gradient steps with stepsize α, from the client's previous x_i. One vector up and one down per
 round, one gradient per iteration. FedADMM(c) is FedDR(a = 1, η = 1/c), with q_i = (x_i − y_i)/η.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, start_clock
-from depositum.algorithms.stepping import check_choice, check_positive
-from depositum.errors import ConfigError, is_number
+from depositum.algorithms.hyperparameters import check_choice, check_interval, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zeros_like
 
 
 class FedDRState(NamedTuple):
-    """The variables of FedDR, each `[rows, d]` but t."""
+    """The variables of FedDR, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # x̄^k, the server's model
     local: Tensor  # x_i
-    anchor: Tensor  # y_i^{k+1}, of the round that is going on
+    anchor: Tensor  # y_i^{k+1} of the current round
 
 
 @ALGORITHMS.register("feddr")
@@ -51,24 +47,24 @@ class FedDR(ServerMethod):
     alpha
         Stepsize α > 0 of the T0 inner gradient steps, or a schedule.
     eta
-        η > 0, the step of both proxes, that of f_i and that of βh; a weakly convex h needs ηβρ < 1.
+        Step η > 0 of both proxes, of f_i and of βh; a weakly convex h needs ηβρ < 1.
     relaxation
-        a ∈ (0, 2).
+        Relaxation a ∈ (0, 2).
     start
-        y_i^0: `"model"` is x_0, the paper's; `"zero"` is 0, which the released code has.
+        y_i^0: `"model"` is x_0, as in the paper; `"zero"` is 0, as in the released code.
     """
 
-    name: ClassVar[str] = "feddr"
-    about: ClassVar[About] = About(
+    name = "feddr"
+    about = About(
         title="FedDR",
         citation="Tran-Dinh, Pham, Phan, Nguyen: FedDR - Randomized Douglas-Rachford Splitting Algorithms for "
         "Nonconvex Federated Composite Optimization, NeurIPS 2021",
         mixing="1",
-        notes="With few inner steps a large eta makes it slow. The released code starts from y_i = 0 "
+        notes="With few inner steps, a large eta makes it slow. The released code starts from y_i = 0 "
         '(start = "zero") and uses eta of 100 to 1000, too large for a weakly convex h.',
     )
-    prox_key: ClassVar[str] = "eta"
-    prox_formula: ClassVar[str] = "η"
+    prox_key = "eta"
+    prox_formula = "η"
 
     eta: float = 1.0
     relaxation: float = 1.0
@@ -76,15 +72,13 @@ class FedDR(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("eta", self.eta)
-        check_choice("start", self.start, ("model", "zero"))
-        if not (is_number(self.relaxation) and 0 < self.relaxation < 2):
-            raise ConfigError("algorithm.relaxation", f"{self.relaxation!r} given; it must lie in (0, 2)")
+        check_positive("algorithm.eta", self.eta)
+        check_choice("algorithm.start", self.start, ("model", "zero"))
+        check_interval("algorithm.relaxation", self.relaxation, "(0, 2)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDRState:
-        t, _ = start_clock(x0)
         # (DR.1) leaves y_i^1 = y_i^0, since x̄^0 = x_i^0
-        return FedDRState(t=t, x=x0, local=x0, anchor=x0 if self.start == "model" else torch.zeros_like(x0))
+        return FedDRState(t=iteration_zero(x0), x=x0, local=x0, anchor=x0 if self.start == "model" else zeros_like(x0))
 
     def step(self, s: FedDRState, oracle: Oracle, mix: Mix, kind: str) -> FedDRState:
         g = oracle.grad(s.local, oracle.sample())
@@ -100,12 +94,12 @@ class FedDR(ServerMethod):
 
 
 class FedADMMState(NamedTuple):
-    """The variables of FedADMM, each `[rows, d]` but t."""
+    """The variables of FedADMM, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # x̄^k, the server's model
     local: Tensor  # x_i
-    q: Tensor  # q_i, the duals
+    q: Tensor  # q_i, the dual variables
 
 
 @ALGORITHMS.register("fedadmm")
@@ -121,26 +115,25 @@ class FedADMM(ServerMethod):
         Penalty c > 0; a weakly convex h needs βρ < c.
     """
 
-    name: ClassVar[str] = "fedadmm"
-    about: ClassVar[About] = About(
+    name = "fedadmm"
+    about = About(
         title="FedADMM",
         citation="Wang, Marella, Anderson: FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation, "
         "CDC 2022",
         mixing="1",
-        notes="FedADMM(c) is FedDR(relaxation = 1, eta = 1/c). Two other methods, without h, have the same name.",
+        notes="FedADMM(c) is FedDR(relaxation = 1, eta = 1/c). Two other methods, without h, also have this name.",
     )
-    prox_key: ClassVar[str] = "c"
-    prox_formula: ClassVar[str] = "1/c"
+    prox_key = "c"
+    prox_formula = "1/c"
 
     c: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("c", self.c)
+        check_positive("algorithm.c", self.c)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedADMMState:
-        t, _ = start_clock(x0)
-        return FedADMMState(t=t, x=x0, local=x0, q=torch.zeros_like(x0))
+        return FedADMMState(t=iteration_zero(x0), x=x0, local=x0, q=zeros_like(x0))
 
     def step(self, s: FedADMMState, oracle: Oracle, mix: Mix, kind: str) -> FedADMMState:
         g = oracle.grad(s.local, oracle.sample())

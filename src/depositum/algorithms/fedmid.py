@@ -10,7 +10,7 @@ FedMiD: from w_i^{r,0} = w^r,
 
 Without the prox in (FM.1) it is the paper's "only server proximal" variant, OSP.
 
-FedDualAvg: the server keeps a dual z^r (z^0 = x_0) and the elapsed step H^r (H^0 = 0); from y_i = z^r, H = H^r,
+FedDualAvg: the server stores a dual z^r (z^0 = x_0) and the elapsed step H^r (H^0 = 0); from y_i = z^r, H = H^r,
 
     w_i = P_{Hβ}(y_i);  y_i ← y_i − α g_i(w_i);  H ← H + α,  K times               (FA.1)
     z^{r+1} = z^r + s · mean_i (y_i − z^r);  H^{r+1} = H^r + s Kα                  (FA.2)
@@ -21,26 +21,23 @@ One vector up and one down per round, one gradient per iteration. With h = 0 bot
 
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, largest_alpha, start_clock
-from depositum.algorithms.stepping import check_positive
+from depositum.algorithms.hyperparameters import check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 from depositum.errors import ConfigError
 
 CITATION = "Yuan, Zaheer, Reddi: Federated Composite Optimization, ICML 2021"
 
 
 class FedMiDState(NamedTuple):
-    """The variables of FedMiD, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of FedMiD, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
     local: Tensor  # w_i
-    elapsed: Tensor  # sum of the client steps of this round; H at its end
+    elapsed: Tensor  # sum of the client stepsizes of this round; H at its end
 
 
 @ALGORITHMS.register("fedmid")
@@ -53,22 +50,23 @@ class FedMiD(ServerMethod):
     alpha
         Client stepsize α > 0, or a schedule.
     server_step
-        s > 0.
+        Server step s > 0.
     client_prox
-        Whether clients take the prox in (FM.1); False is the OSP variant.
+        Whether clients apply the prox in (FM.1); False is the OSP variant.
     server_prox
-        Whether the server takes the prox in (FM.3).
+        Whether the server applies the prox in (FM.3).
     """
 
-    name: ClassVar[str] = "fedmid"
-    about: ClassVar[About] = About(
+    name = "fedmid"
+    about = About(
         title="FedMiD",
         citation=CITATION,
         mixing="1",
-        notes="Biased: with both proxes h acts twice in a round, so even T0 = 1 does not stop at a solution; without "
-        "the server's, the bias is much smaller. The released code leaves biases and convolutions unregularized.",
+        notes="Biased: with both proxes, h acts twice in a round, so that even T0 = 1 does not converge to a solution; "
+        "without the server's, the bias is much smaller. The released code does not regularize biases and "
+        "convolutions.",
     )
-    prox_formula: ClassVar[str] = "max(α, server_step·T0·α)"
+    prox_formula = "max(α, server_step·T0·α)"
 
     server_step: float = 1.0
     client_prox: bool = True
@@ -76,15 +74,16 @@ class FedMiD(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step", self.server_step)
+        check_positive("algorithm.server_step", self.server_step)
         if not (self.client_prox or self.server_prox):
             raise ConfigError(
-                "algorithm.server_prox", "False given with client_prox = False; without any prox it is 'fedavg'"
+                "algorithm.server_prox",
+                "False given together with client_prox = False; the method without a prox is 'fedavg'",
             )
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedMiDState:
-        t, elapsed = start_clock(x0)
-        return FedMiDState(t=t, x=x0, local=x0, elapsed=elapsed)
+        elapsed = zero_elapsed(x0)
+        return FedMiDState(t=iteration_zero(x0), x=x0, local=x0, elapsed=elapsed)
 
     def step(self, s: FedMiDState, oracle: Oracle, mix: Mix, kind: str) -> FedMiDState:
         alpha = self.alpha_at(s.t)
@@ -97,58 +96,58 @@ class FedMiD(ServerMethod):
         x = s.x + self.server_step * mix.average(local - s.x)  # (FM.2)
         if self.server_prox:
             x = oracle.prox(x, self.server_step * elapsed)  # (FM.3)
-        return FedMiDState(t=s.t + 1, x=x, local=x, elapsed=torch.zeros_like(elapsed))
+        return FedMiDState(t=s.t + 1, x=x, local=x, elapsed=zeros_like(elapsed))
 
     def largest_prox_step(self, period: int) -> float:
-        alpha = largest_alpha(self)
+        alpha = self.largest_alpha
         client = alpha if self.client_prox else 0.0
         return max(client, self.server_step * period * alpha) if self.server_prox else client
 
 
 class FedDualAvgState(NamedTuple):
-    """The variables of FedDualAvg, each `[rows, d]` but t; H, its rest and elapsed are `[rows, 1]`."""
+    """The variables of FedDualAvg, each `[rows, d]` except t; H, H_rest and elapsed are `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
     z: Tensor  # z^r, the server's dual, equal in all rows
     local: Tensor  # y_i, the clients' duals
     H: Tensor  # H^r, the step elapsed at the server
-    H_rest: Tensor  # what rounding has added to H so far, and the next sum takes back
-    elapsed: Tensor  # sum of the client steps of this round
+    H_rest: Tensor  # rounding error of H so far, subtracted in the next sum
+    elapsed: Tensor  # sum of the client stepsizes of this round
 
 
 @ALGORITHMS.register("feddualavg")
 @dataclass(frozen=True)
 class FedDualAvg(ServerMethod):
-    """Federated dual averaging, for convex h: the step of its prox grows without bound.
+    """Federated dual averaging, for convex h: its prox step grows without bound.
 
     Parameters
     ----------
     alpha
         Client stepsize α > 0, or a schedule.
     server_step
-        s > 0.
+        Server step s > 0.
     """
 
-    name: ClassVar[str] = "feddualavg"
-    about: ClassVar[About] = About(
+    name = "feddualavg"
+    about = About(
         title="FedDualAvg",
         citation=CITATION,
         mixing="1",
-        notes="For convex h only. Biased by client drift in proportion to the step. Its duals grow with the number of "
-        "rounds, so that very long runs lose digits in float32.",
+        notes="For convex h only. Biased by client drift in proportion to the step. Its dual variables grow with the "
+        "number of rounds, so that very long runs lose accuracy in float32.",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "convex"
+    handles = "convex"
 
     server_step: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step", self.server_step)
+        check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDualAvgState:
-        t, elapsed = start_clock(x0)
-        return FedDualAvgState(t=t, x=x0, z=x0, local=x0, H=elapsed, H_rest=elapsed, elapsed=elapsed)
+        elapsed = zero_elapsed(x0)
+        return FedDualAvgState(t=iteration_zero(x0), x=x0, z=x0, local=x0, H=elapsed, H_rest=elapsed, elapsed=elapsed)
 
     def step(self, s: FedDualAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedDualAvgState:
         alpha = self.alpha_at(s.t)
@@ -158,12 +157,12 @@ class FedDualAvg(ServerMethod):
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
         z = s.z + self.server_step * mix.average(local - s.z)  # (FA.2)
-        # Thousands of equal steps would be rounded alike, and add up to a threshold that is off (Kahan's sum).
-        more = self.server_step * elapsed - s.H_rest
-        H = s.H + more  # (FA.2)
+        # Kahan summation: over thousands of rounds, equal rounding errors would add up to a wrong prox step.
+        increment = self.server_step * elapsed - s.H_rest
+        H = s.H + increment  # (FA.2)
         x = oracle.prox(z, H)  # (FA.3)
-        none = torch.zeros_like(elapsed)
-        return FedDualAvgState(t=s.t + 1, x=x, z=z, local=z, H=H, H_rest=(H - s.H) - more, elapsed=none)
+        H_rest = (H - s.H) - increment
+        return FedDualAvgState(t=s.t + 1, x=x, z=z, local=z, H=H, H_rest=H_rest, elapsed=zeros_like(elapsed))
 
     def largest_prox_step(self, period: int) -> float:
         return inf

@@ -1,4 +1,4 @@
-"""GUT and FedNMUT: tracking the models' updates, with one vector.
+"""GUT and FedNMUT: tracking of model updates, with one vector.
 
 S. A. Aketi, A. Hashemi, K. Roy: "Global Update Tracking: A Decentralized Learning Algorithm for Heterogeneous Data",
 NeurIPS 2023; V. P. Chellapandi, A. Upadhyay, A. Hashemi, S. H. Żak: "FedNMUT – Federated Noisy Model Update Tracking
@@ -8,31 +8,28 @@ Convergence Analysis", 2024.
     x^{t+1} = s^t − α ( g^t + μ ( W y^{t−1} − g^{t−1} ) )         (GU.1)
     y^t     = ( x^t − x^{t+1} ) / α,   y^{−1} = g^{−1} = 0        (GU.2)
 
-W y^{t−1} = (s^{t−1} − s^t)/α is made of what was received, so one vector is sent. mean(y^t) = mean(g^t). Biased where
-clients differ, (1 − μ) times as much as with μ = 0. For T0 > 1 there are two forms, the same at T0 = 1:
+W y^{t−1} = (s^{t−1} − s^t)/α is computed from what was received, so one vector is sent. mean(y^t) = mean(g^t). Biased
+if clients differ, (1 − μ) times as much as with μ = 0. For T0 > 1 there are two forms, which agree at T0 = 1:
 
     rounds:   from s = W x take T0 local steps to u; with g = (s − u)/(T0 α), (GU.1) and (GU.2) once per round with T0 α
     replaced: (GU.1) and (GU.2) in every iteration with W^t for W; sends x and y, two vectors, and is fragile: each
-              mixing is in y and is replayed in the local steps (it diverges for μ ≥ 0.5 on a ring at T0 = 5)
+              mixing enters y and is repeated in the local steps (it diverges for μ ≥ 0.5 on a ring at T0 = 5)
 
-FedNMUT is GUT in rounds over noisy channels: what a client sends has independent N(0, σ²) added. Noise on models enters
-only what is made of that transmission; noise on increments x^t − x^{t−1} stays in the copies they are summed into. All
-users of a transmission, its sender too, use the noisy one.
+FedNMUT is GUT in rounds over noisy channels: independent N(0, σ²) noise is added to what a client sends. Noise on a
+model affects that transmission only; noise on increments x^t − x^{t−1} accumulates in the copies into which they are
+summed. All users of a transmission, including its sender, use the noisy value.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State
-from depositum.algorithms.stepping import GradientMethod, check_choice, check_nonnegative, iteration_zero
-from depositum.errors import ConfigError, is_number
+from depositum.algorithms.hyperparameters import check_choice, check_interval, check_nonnegative
+from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero, zero_elapsed, zeros_like
 
 
 class GUTState(NamedTuple):
-    """The variables in rounds, `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of the form in rounds, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # models x^r
@@ -40,12 +37,12 @@ class GUTState(NamedTuple):
     local: Tensor  # the local iterates of the round
     y: Tensor  # W y^{r−1}, the updates of the previous round as received
     g: Tensor  # mean gradients of the previous round
-    elapsed: Tensor  # T0 α so far: the sum of the round's steps
-    error: Tensor | None = None  # FedNMUT on increments: noise gathered in the copies
+    elapsed: Tensor  # sum of the round's stepsizes so far; T0 α at its end
+    error: Tensor | None = None  # FedNMUT on increments: noise accumulated in the copies
 
 
 class GUTReplacedState(NamedTuple):
-    """The variables with W^t for W, each `[rows, d]` but t."""
+    """The variables of the form with W^t for W, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -54,21 +51,19 @@ class GUTReplacedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _UpdateTracking(GradientMethod, RoundBased):
-    """(GU.1) and (GU.2) in rounds, over a channel to be said."""
+class _UpdateTracking(SmoothMethod, RoundBased):
+    """(GU.1) and (GU.2) in rounds; subclasses define the channel."""
 
     mu: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (is_number(self.mu) and 0 <= self.mu <= 1):
-            raise ConfigError("algorithm.mu", f"{self.mu!r} given; it must lie in [0, 1]")
+        check_interval("algorithm.mu", self.mu, "[0, 1]")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
-        zero = torch.zeros_like(x0)
-        none = x0.new_zeros(len(x0), 1)
-        # The start is common to all, so W x0 = x0 needs no exchange.
-        return GUTState(t=iteration_zero(x0), x=x0, mixed=x0, local=x0, y=zero, g=zero, elapsed=none)
+        zero = zeros_like(x0)
+        # All clients start from x0, so W x0 = x0 needs no exchange.
+        return GUTState(t=iteration_zero(x0), x=x0, mixed=x0, local=x0, y=zero, g=zero, elapsed=zero_elapsed(x0))
 
     def step(self, s: GUTState, oracle: Oracle, mix: Mix, kind: str) -> State:
         alpha = self._alpha(s)
@@ -80,14 +75,13 @@ class _UpdateTracking(GradientMethod, RoundBased):
         x = local - elapsed * self.mu * (s.y - s.g)  # (GU.1)
         mixed, error = self._receive(x, s.error, oracle, mix)
         y = (s.mixed - mixed) / elapsed  # W of (GU.2)
-        none = torch.zeros_like(elapsed)
-        return GUTState(t=s.t + 1, x=x, mixed=mixed, local=mixed, y=y, g=g, elapsed=none, error=error)
+        return GUTState(t=s.t + 1, x=x, mixed=mixed, local=mixed, y=y, g=g, elapsed=zeros_like(elapsed), error=error)
 
     def vectors(self) -> int:
         return 1
 
     def _receive(self, x: Tensor, error: Tensor | None, oracle: Oracle, mix: Mix) -> tuple[Tensor, Tensor | None]:
-        """W x as clients come to know it, and the channel's own memory."""
+        """Return W x as the clients receive it, and the state of the channel."""
         return mix(x), None
 
 
@@ -103,25 +97,25 @@ class GUT(_UpdateTracking):
     mu
         Scaling μ ∈ [0, 1] of the tracked updates; 0 is D-PSGD with gradients at the mixed models.
     form
-        What T0 > 1 means: `"rounds"` of local steps, with one tracked update each, or (GU.1) with W `"replaced"` by
-        W^t, which is fragile and sends two vectors.
+        The form for T0 > 1: `"rounds"` of local steps with one tracked update per round, or (GU.1) with W `"replaced"`
+        by W^t, which is fragile and sends two vectors.
     """
 
-    name: ClassVar[str] = "gut"
-    about: ClassVar[About] = About(
+    name = "gut"
+    about = About(
         title="GUT",
         citation="Aketi, Hashemi, Roy: Global Update Tracking: A Decentralized Learning Algorithm for Heterogeneous "
         "Data, NeurIPS 2023",
         mixing="1",
-        notes="Biased where clients differ, at a constant stepsize. form = 'replaced' diverges easily with local "
-        "steps. Gradients are taken at the mixed models; x is the model before mixing, at the start of the round.",
+        notes="Biased if clients differ, at a constant stepsize. form = 'replaced' diverges easily with local "
+        "steps. Gradients are evaluated at the mixed models; x is the model before mixing, at the start of the round.",
     )
 
     form: Literal["rounds", "replaced"] = "rounds"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("form", self.form, ("rounds", "replaced"))
+        check_choice("algorithm.form", self.form, ("rounds", "replaced"))
 
     def kind(self, t: int, period: int) -> str:
         return super().kind(t, period) if self.form == "rounds" else Algorithm.kind(self, t, period)
@@ -129,7 +123,7 @@ class GUT(_UpdateTracking):
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         if self.form == "rounds":
             return super().init(x0, oracle, mix)
-        zero = torch.zeros_like(x0)
+        zero = zeros_like(x0)
         return GUTReplacedState(t=iteration_zero(x0), x=x0, y=zero, g=zero)
 
     def step(self, s: GUTState | GUTReplacedState, oracle: Oracle, mix: Mix, kind: str) -> State:
@@ -158,16 +152,16 @@ class FedNMUT(_UpdateTracking):
     noise
         Standard deviation σ ≥ 0 of the noise on each number sent; 0 is GUT.
     noise_on
-        What is sent: the `"model"`, or its `"increment"`, whose noise gathers in the copies.
+        What is sent: the `"model"`, or its `"increment"`, whose noise accumulates in the copies.
     """
 
-    name: ClassVar[str] = "fednmut"
-    about: ClassVar[About] = About(
+    name = "fednmut"
+    about = About(
         title="FedNMUT",
         citation="Chellapandi, Upadhyay, Hashemi, Żak: FedNMUT – Federated Noisy Model Update Tracking Convergence "
         "Analysis, 2024",
         mixing="1",
-        notes="GUT with noise on what is sent. The mean of the models is moved by the noise.",
+        notes="GUT with noise on transmissions. The noise also moves the mean of the models.",
     )
 
     noise: float = 0.01
@@ -175,17 +169,17 @@ class FedNMUT(_UpdateTracking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_nonnegative("noise", self.noise)
-        check_choice("noise_on", self.noise_on, ("model", "increment"))
+        check_nonnegative("algorithm.noise", self.noise)
+        check_choice("algorithm.noise_on", self.noise_on, ("model", "increment"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         start = super().init(x0, oracle, mix)
         if self.noise_on == "increment":
-            start = start._replace(error=torch.zeros_like(x0))
+            start = start._replace(error=zeros_like(x0))
         return start
 
     def _receive(self, x: Tensor, error: Tensor | None, oracle: Oracle, mix: Mix) -> tuple[Tensor, Tensor | None]:
-        # Drawn after the step's batch, so that without noise the batches are those of GUT.
+        # Drawn after the batch of the step, so that the batches are the same as GUT's.
         fresh = self.noise * oracle.normal(x)
         if error is None:
             return mix(x + fresh), None

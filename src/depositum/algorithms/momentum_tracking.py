@@ -1,4 +1,4 @@
-"""Momentum Tracking and heavy-ball gradient tracking: momentum on tracked gradients, and trackers on momentum.
+"""Momentum Tracking and heavy-ball gradient tracking: trackers of momentum, and momentum of trackers.
 
 Y. Takezawa, H. Bao, K. Niwa, R. Sato, M. Yamada: "Momentum Tracking: Momentum Acceleration for Decentralized Deep
 Learning on Heterogeneous Data", TMLR 2023. With W^t = W in an exchange and the identity otherwise,
@@ -7,8 +7,8 @@ Learning on Heterogeneous Data", TMLR 2023. With W^t = W in an exchange and the 
     u^{t+1} = b u^t + g^{t+1},   y^{t+1} = W^t y^t + u^{t+1} − u^t            (MT.1)
     u^0 = g^0 + b ( g^0 − ḡ^0 ) / (1 − b),   y^0 = ḡ^0                        synchronised once
 
-The paper's own variable is c = u − y after the step, mixed as c ← W(c − u) + u. u is a heavy ball that is not
-normalised: its α is (1 − γ) times that of DEPOSITUM.
+The paper's variable is c = u − y after the step, mixed as c ← W(c − u) + u. The heavy ball u is not normalised: its α
+is (1 − γ) times that of DEPOSITUM.
 
 R. Xin, U. A. Khan: "Distributed Heavy-Ball: A Generalization and Acceleration of First-Order Methods with Gradient
 Tracking", IEEE TAC 2020 (ABm, with one W for both matrices); J. Gao, X.-W. Liu, Y.-H. Dai, Y. Huang, J. Gu:
@@ -18,22 +18,21 @@ Tracking", IEEE TAC 2020 (ABm, with one W for both matrices); J. Gao, X.-W. Liu,
     abm:     x^{t+1} = W x^t − α y^t + b ( x^t − x^{t−1} ),   y^{t+1} = W y^t + g^{t+1} − g^t
     dsgt-hb: x^{t+1} = W^t ( x^t − α u^t ),   y^{t+1} = W^t ( y^t + g^{t+1} − g^t ),   u^{t+1} = b u^t + (1 − b) y^{t+1}
 
-from y^0 = u^0 = g^0, x^{−1} = x^0. All send two vectors per communication and take one gradient per iteration, and
-J y^t = J u^t (Momentum Tracking) or J g^t at every t. ABm has period 1 only: under W → W^t its momentum replays
+from y^0 = u^0 = g^0, x^{−1} = x^0. All have two vectors per communication and one gradient per iteration, and
+J y^t = J u^t (Momentum Tracking) or J g^t at every t. ABm supports only period 1: with W^t for W its momentum repeats
 each mixing, and with small α it diverges on a ring at T0 = 5.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.stepping import GradientMethod, check_choice, check_fraction, iteration_zero
+from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
 
 class MomentumTrackingState(NamedTuple):
-    """The variables of (MT.1), each `[rows, d]` but t."""
+    """The variables of (MT.1), each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -43,7 +42,7 @@ class MomentumTrackingState(NamedTuple):
 
 @ALGORITHMS.register("momentum-tracking")
 @dataclass(frozen=True)
-class MomentumTracking(GradientMethod):
+class MomentumTracking(SmoothMethod):
     """Momentum Tracking (MT.1).
 
     Parameters
@@ -51,11 +50,11 @@ class MomentumTracking(GradientMethod):
     alpha
         Stepsize α > 0, or a schedule.
     b
-        Momentum b ∈ [0, 1), not normalised: a constant gradient is stepped along with α/(1 − b).
+        Momentum b ∈ [0, 1), not normalised: with a constant gradient the effective stepsize is α/(1 − b).
     """
 
-    name: ClassVar[str] = "momentum-tracking"
-    about: ClassVar[About] = About(
+    name = "momentum-tracking"
+    about = About(
         title="Momentum Tracking",
         citation="Takezawa, Bao, Niwa, Sato, Yamada: Momentum Tracking: Momentum Acceleration for Decentralized Deep "
         "Learning on Heterogeneous Data, TMLR 2023",
@@ -68,7 +67,7 @@ class MomentumTracking(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction("b", self.b)
+        check_interval("algorithm.b", self.b, "[0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> MomentumTrackingState:
         g = oracle.grad(x0, oracle.sample())
@@ -86,7 +85,7 @@ class MomentumTracking(GradientMethod):
 
 
 class HeavyBallState(NamedTuple):
-    """The variables of heavy-ball gradient tracking, each `[rows, d]` but t."""
+    """The variables of heavy-ball gradient tracking, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -98,7 +97,7 @@ class HeavyBallState(NamedTuple):
 
 @ALGORITHMS.register("heavy-ball-gt")
 @dataclass(frozen=True)
-class HeavyBallGT(GradientMethod):
+class HeavyBallGT(SmoothMethod):
     """Gradient tracking with a heavy ball.
 
     Parameters
@@ -108,11 +107,11 @@ class HeavyBallGT(GradientMethod):
     b
         Momentum b ∈ [0, 1).
     form
-        `"abm"` has its momentum on the models (period 1 only), `"dsgt-hb"` on the tracker, normalised.
+        `"abm"` has momentum on the models (period 1 only), `"dsgt-hb"` on the tracker, normalised.
     """
 
-    name: ClassVar[str] = "heavy-ball-gt"
-    about: ClassVar[About] = About(
+    name = "heavy-ball-gt"
+    about = About(
         title="Heavy-ball gradient tracking",
         citation="Xin, Khan: Distributed Heavy-Ball: A Generalization and Acceleration of First-Order Methods with "
         "Gradient Tracking, IEEE Transactions on Automatic Control 2020; Gao, Liu, Dai, Huang, Gu: Distributed "
@@ -120,21 +119,21 @@ class HeavyBallGT(GradientMethod):
         "Optimization and Applications 2023",
         bounded_heterogeneity=False,
         mixing="2",
-        notes="form = 'abm' has no local steps: it diverges under W → W^t.",
+        notes="form = 'abm' has no local steps: it diverges with W^t for W.",
     )
-    estimate: ClassVar[str] = "g"
+    estimate = "g"
 
     b: float = 0.5
     form: Literal["abm", "dsgt-hb"] = "abm"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction("b", self.b)
-        check_choice("form", self.form, ("abm", "dsgt-hb"))
+        check_interval("algorithm.b", self.b, "[0, 1)")
+        check_choice("algorithm.form", self.form, ("abm", "dsgt-hb"))
 
     @property
     def periods(self) -> tuple[int, ...] | None:
-        """Form "abm" diverges with local steps; "dsgt-hb" takes any."""
+        """Only 1 for form "abm", which diverges with local steps; any for "dsgt-hb"."""
         return (1,) if self.form == "abm" else None
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> HeavyBallState:

@@ -1,7 +1,7 @@
 """Prox-DASA and Prox-DASA-GT: decentralized proximal averaged stochastic approximation, one batch per iteration.
 
 T. Xiao, X. Chen, K. Balasubramanian, S. Ghadimi: "A One-Sample Decentralized Proximal Algorithm for Non-Convex
-Stochastic Composite Optimization", UAI 2023. With η the step of the prox, a_t ≤ 1 the weight of the averages, and m
+Stochastic Composite Optimization", UAI 2023. With η the prox step, a_t ≤ 1 the weight of the averages, and m
 mixing rounds,
 
     p^t      = P_{ηβ}( x^t − η z^t )                                                   (PD.1)
@@ -11,31 +11,29 @@ mixing rounds,
     DASA-GT: ỹ^{t+1} = y^t + v^{t+1} − v^t,   y^{t+1} = W^m ỹ^{t+1}
              z^{t+1} = W^m ( (1−a_t) z^t + a_t ỹ^{t+1} )                               (PD.5), (PD.6)
 
-from x_i^0 = x_0, z^0 = 0, y^0 = v^0 = g(x^0) (y is the authors' u). With a period, W^m is the identity in local steps.
-Models are moving averages, so they are not sparse; p is. J y^t = J v^t at every t.
+from x_i^0 = x_0, z^0 = 0, y^0 = v^0 = g(x^0) (y is u in the paper). With a period, W^m is the identity in local steps.
+The models are moving averages, hence not sparse; p is. J y^t = J v^t at every t.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Algorithm, Mix, Oracle
-from depositum.algorithms.rounds import repeated
+from depositum.algorithms.hyperparameters import check_choice, check_count, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
+from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule
-from depositum.algorithms.stepping import check_choice, check_count, check_positive, iteration_zero
+from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
 from depositum.errors import ConfigError
 
 _CITATION = (
     "Xiao, Chen, Balasubramanian, Ghadimi: A One-Sample Decentralized Proximal Algorithm for Non-Convex Stochastic "
     "Composite Optimization, UAI 2023"
 )
-_SCALING = "The released code divides losses but not the prox by n: take η = lr/n and β = n·l1 for its values."
+_SCALING = "The released code divides losses but not the prox by n: its values correspond to η = lr/n and β = n·l1."
 
 
 class ProxDASAState(NamedTuple):
-    """Prox-DASA's variables, each `[rows, d]` but t."""
+    """The variables of Prox-DASA, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
@@ -43,33 +41,33 @@ class ProxDASAState(NamedTuple):
 
 
 class ProxDASAGTState(NamedTuple):
-    """Prox-DASA-GT's variables, each `[rows, d]` but t."""
+    """The variables of Prox-DASA-GT, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # models
     z: Tensor  # averaged trackers
     y: Tensor  # trackers of the average gradient
-    v: Tensor  # last gradients
+    v: Tensor  # gradients of the previous iteration
 
 
 @dataclass(frozen=True)
-class _Averaged(Algorithm):
-    """What the two share: the hyper-parameters, and the weight of the averages."""
+class _AveragingMethod(Algorithm):
+    """Hyper-parameters of both methods, and the weight of the averages."""
 
-    estimate: ClassVar[str] = "z"
-    prox_key: ClassVar[str] = "eta"
-    prox_formula: ClassVar[str] = "η"
+    estimate = "z"
+    prox_key = "eta"
+    prox_formula = "η"
 
     eta: float = 0.1
     a: Stepsize = 0.3
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        check_positive("eta", self.eta)
+        check_positive("algorithm.eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
-            raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1], or be a schedule")
+            raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1] or be a schedule")
         as_schedule(self.a, "algorithm.a")
-        check_count("rounds", self.rounds)
+        check_count("algorithm.rounds", self.rounds)
 
     def largest_prox_step(self, period: int) -> float:
         return self.eta
@@ -78,13 +76,13 @@ class _Averaged(Algorithm):
         return self.eta
 
     def _weight(self, t: Tensor, like: Tensor) -> Tensor:
-        """a_t, in the dtype of `like`."""
+        """Return a_t in the dtype of `like`."""
         return as_schedule(self.a, "algorithm.a").at(t).clamp(max=1.0).to(like.dtype)
 
 
 @ALGORITHMS.register("prox-dasa")
 @dataclass(frozen=True)
-class ProxDASA(_Averaged):
+class ProxDASA(_AveragingMethod):
     """Prox-DASA.
 
     Parameters
@@ -95,11 +93,11 @@ class ProxDASA(_Averaged):
         Weight a_t of the new point and gradient in their averages: a number in (0, 1], or a schedule, which is
         clipped to 1. The paper's a√(n/(t+1)) is `power` with start a√n and power 0.5.
     rounds
-        m, mixing rounds in each exchange of a variable.
+        m, the number of mixing rounds in each exchange of a variable.
     """
 
-    name: ClassVar[str] = "prox-dasa"
-    about: ClassVar[About] = About(
+    name = "prox-dasa"
+    about = About(
         title="Prox-DASA",
         citation=_CITATION,
         mean_squared_smoothness=False,
@@ -110,18 +108,18 @@ class ProxDASA(_Averaged):
         mega_batch=False,
         linear_speedup=True,
         mixing="2K",
-        notes="With a constant weight and heterogeneous data it stalls at a biased point. " + _SCALING,
+        notes="With a constant weight and heterogeneous data it converges to a biased point. " + _SCALING,
     )
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAState:
-        return ProxDASAState(t=iteration_zero(x0), x=x0, z=torch.zeros_like(x0))
+        return ProxDASAState(t=iteration_zero(x0), x=x0, z=zeros_like(x0))
 
     def step(self, s: ProxDASAState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAState:
         a = self._weight(s.t, s.x)
         p = oracle.prox(s.x - self.eta * s.z, self.eta)  # (PD.1)
         v = oracle.grad(s.x, oracle.sample())  # (PD.2)
-        x = repeated(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
-        z = repeated(mix, (1 - a) * s.z + a * v, self.rounds)  # (PD.4), (PD.6)
+        x = mix_rounds(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
+        z = mix_rounds(mix, (1 - a) * s.z + a * v, self.rounds)  # (PD.4), (PD.6)
         return ProxDASAState(t=s.t + 1, x=x, z=z)
 
     def vectors(self) -> int:
@@ -130,7 +128,7 @@ class ProxDASA(_Averaged):
 
 @ALGORITHMS.register("prox-dasa-gt")
 @dataclass(frozen=True)
-class ProxDASAGT(_Averaged):
+class ProxDASAGT(_AveragingMethod):
     """Prox-DASA with gradient tracking.
 
     Parameters
@@ -141,14 +139,14 @@ class ProxDASAGT(_Averaged):
         Weight a_t of the new point and gradient in their averages: a number in (0, 1], or a schedule, which is
         clipped to 1. The paper's a√(n/(t+1)) is `power` with start a√n and power 0.5.
     rounds
-        m, mixing rounds in each exchange of a variable.
+        m, the number of mixing rounds in each exchange of a variable.
     tracker
-        `"paper"` averages the trackers into z (PD.5); `"unused"` averages the gradients themselves (PD.4) while it
-        still keeps, mixes and sends the trackers, as the released code does.
+        `"paper"` averages the trackers into z (PD.5); `"unused"` averages the gradients instead (PD.4), but still
+        stores, mixes and sends the trackers, as the released code does.
     """
 
-    name: ClassVar[str] = "prox-dasa-gt"
-    about: ClassVar[About] = About(
+    name = "prox-dasa-gt"
+    about = About(
         title="Prox-DASA-GT",
         citation=_CITATION,
         mean_squared_smoothness=False,
@@ -167,11 +165,11 @@ class ProxDASAGT(_Averaged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("tracker", self.tracker, ("paper", "unused"))
+        check_choice("algorithm.tracker", self.tracker, ("paper", "unused"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAGTState:
         g = oracle.grad(x0, oracle.sample())
-        return ProxDASAGTState(t=iteration_zero(x0), x=x0, z=torch.zeros_like(x0), y=g, v=g)
+        return ProxDASAGTState(t=iteration_zero(x0), x=x0, z=zeros_like(x0), y=g, v=g)
 
     def step(self, s: ProxDASAGTState, oracle: Oracle, mix: Mix, kind: str) -> ProxDASAGTState:
         a = self._weight(s.t, s.x)
@@ -179,9 +177,9 @@ class ProxDASAGT(_Averaged):
         v = oracle.grad(s.x, oracle.sample())  # (PD.2)
         y = s.y + v - s.v  # (PD.5)
         direction = y if self.tracker == "paper" else v
-        x = repeated(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
-        z = repeated(mix, (1 - a) * s.z + a * direction, self.rounds)  # (PD.5) or (PD.4), (PD.6)
-        return ProxDASAGTState(t=s.t + 1, x=x, z=z, y=repeated(mix, y, self.rounds), v=v)
+        x = mix_rounds(mix, (1 - a) * s.x + a * p, self.rounds)  # (PD.3), (PD.6)
+        z = mix_rounds(mix, (1 - a) * s.z + a * direction, self.rounds)  # (PD.5) or (PD.4), (PD.6)
+        return ProxDASAGTState(t=s.t + 1, x=x, z=z, y=mix_rounds(mix, y, self.rounds), v=v)
 
     def vectors(self) -> int:
         return 3 * self.rounds

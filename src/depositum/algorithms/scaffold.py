@@ -1,4 +1,4 @@
-"""SCAFFOLD, and SCAFFOLD-M with momentum: control variates against client drift. Smooth problems only.
+"""SCAFFOLD, and SCAFFOLD-M with momentum: control variates that correct client drift. For smooth problems only.
 
 SCAFFOLD. S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: "SCAFFOLD: Stochastic Controlled
 Averaging for Federated Learning", ICML 2020. With control variates c = c_i = 0 at the start, x_i = w^r and K steps,
@@ -17,30 +17,27 @@ SCAFFOLD-M. Z. Cheng, X. Huang, P. Wu, K. Yuan: "Momentum Benefits Non-IID Feder
     m^{r+1} = mean_i (w^r − x_i) / (Kα)                     (SM.3)
     w^{r+1} = w^r − s Kα m^{r+1},  c⁺ as in (SC.3)          (SM.4)
 
-Two vectors up and two down per round; one gradient per iteration, and one more per round in option I. All clients take
-part, so c = mean_i c_i at all times.
+Two vectors up and two down per round; one gradient per iteration, and one more per round with option I. All clients
+participate, so c = mean_i c_i at all times.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, start_clock
-from depositum.algorithms.stepping import check_choice, check_fraction, check_positive
+from depositum.algorithms.hyperparameters import check_choice, check_interval, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 
 
 class ScaffoldState(NamedTuple):
-    """The variables of SCAFFOLD, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of SCAFFOLD, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
     local: Tensor  # x_i
     c: Tensor  # the server's control variate, equal in all rows
     ci: Tensor  # c_i, the clients' control variates
-    elapsed: Tensor  # sum of the client steps of this round
+    elapsed: Tensor  # sum of the client stepsizes of this round
 
 
 @ALGORITHMS.register("scaffold")
@@ -53,33 +50,33 @@ class Scaffold(ServerMethod):
     alpha
         Client stepsize α > 0, or a schedule.
     option
-        How c_i is renewed: `"I"` by a gradient at the server's model, `"II"` from the round's displacement, at no cost.
+        How c_i is updated: `"I"` with a gradient at the server's model, `"II"` with the displacement of the round,
+        at no extra cost.
     server_step
-        s > 0.
+        Server step s > 0.
     """
 
-    name: ClassVar[str] = "scaffold"
-    about: ClassVar[About] = About(
+    name = "scaffold"
+    about = About(
         title="SCAFFOLD",
         citation="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for "
         "Federated Learning, ICML 2020",
         bounded_heterogeneity=False,
         mixing="2",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+    handles = "smooth"
 
     option: Literal["I", "II"] = "II"
     server_step: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("option", self.option, ("I", "II"))
-        check_positive("server_step", self.server_step)
+        check_choice("algorithm.option", self.option, ("I", "II"))
+        check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldState:
-        t, elapsed = start_clock(x0)
-        zero = torch.zeros_like(x0)
-        return ScaffoldState(t=t, x=x0, local=x0, c=zero, ci=zero, elapsed=elapsed)
+        zero = zeros_like(x0)
+        return ScaffoldState(t=iteration_zero(x0), x=x0, local=x0, c=zero, ci=zero, elapsed=zero_elapsed(x0))
 
     def step(self, s: ScaffoldState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldState:
         alpha = self.alpha_at(s.t)
@@ -87,18 +84,18 @@ class Scaffold(ServerMethod):
         elapsed = s.elapsed + alpha
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
-        first = self.option == "I"
-        ci = oracle.grad(s.x, oracle.sample()) if first else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
+        fresh = self.option == "I"
+        ci = oracle.grad(s.x, oracle.sample()) if fresh else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
         x = s.x + self.server_step * mix.average(local - s.x)  # (SC.3)
         c = s.c + mix.average(ci - s.ci)  # (SC.3)
-        return ScaffoldState(t=s.t + 1, x=x, local=x, c=c, ci=ci, elapsed=torch.zeros_like(elapsed))
+        return ScaffoldState(t=s.t + 1, x=x, local=x, c=c, ci=ci, elapsed=zeros_like(elapsed))
 
     def vectors(self) -> int:
         return 2
 
 
 class ScaffoldMState(NamedTuple):
-    """The variables of SCAFFOLD-M, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of SCAFFOLD-M, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # w^r, the server's model
@@ -107,44 +104,43 @@ class ScaffoldMState(NamedTuple):
     ci: Tensor  # c_i, the clients' control variates
     m: Tensor  # m^r, the server's momentum, equal in all rows
     gradients: Tensor  # sum of α·g_i over this round
-    elapsed: Tensor  # sum of the client steps of this round
+    elapsed: Tensor  # sum of the client stepsizes of this round
 
 
 @ALGORITHMS.register("scaffold-m")
 @dataclass(frozen=True)
 class ScaffoldM(ServerMethod):
-    """SCAFFOLD whose local steps are blended with the last round's average direction.
+    """SCAFFOLD with local steps that are averaged with the mean direction of the previous round.
 
     Parameters
     ----------
     alpha
         Client stepsize α > 0, or a schedule.
     gamma
-        Momentum γ ∈ [0, 1), which is 1 − β in its paper.
+        Momentum γ ∈ [0, 1), 1 − β in the paper.
     server_step
-        s > 0. The server's stepsize in its paper is s·K·α.
+        Server step s > 0. The server's stepsize in the paper is s·K·α.
     """
 
-    name: ClassVar[str] = "scaffold-m"
-    about: ClassVar[About] = About(
+    name = "scaffold-m"
+    about = About(
         title="SCAFFOLD-M",
         citation="Cheng, Huang, Wu, Yuan: Momentum Benefits Non-IID Federated Learning Simply and Provably, ICLR 2024",
         bounded_heterogeneity=False,
         mixing="2",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "smooth"
+    handles = "smooth"
 
     gamma: float = 0.5
     server_step: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction("gamma", self.gamma)
-        check_positive("server_step", self.server_step)
+        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
+        check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldMState:
-        t, elapsed = start_clock(x0)
-        zero = torch.zeros_like(x0)
+        t, zero, elapsed = iteration_zero(x0), zeros_like(x0), zero_elapsed(x0)
         return ScaffoldMState(t=t, x=x0, local=x0, c=zero, ci=zero, m=zero, gradients=zero, elapsed=elapsed)
 
     def step(self, s: ScaffoldMState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldMState:
@@ -158,10 +154,8 @@ class ScaffoldM(ServerMethod):
         m = mix.average(s.x - local) / elapsed  # (SM.3)
         x = s.x - self.server_step * elapsed * m  # (SM.4)
         c = s.c + mix.average(ci - s.ci)  # (SC.3)
-        nothing = torch.zeros_like(gradients)
-        return ScaffoldMState(
-            t=s.t + 1, x=x, local=x, c=c, ci=ci, m=m, gradients=nothing, elapsed=torch.zeros_like(elapsed)
-        )
+        gradients, elapsed = zeros_like(gradients), zeros_like(elapsed)
+        return ScaffoldMState(t=s.t + 1, x=x, local=x, c=c, ci=ci, m=m, gradients=gradients, elapsed=elapsed)
 
     def vectors(self) -> int:
         return 2

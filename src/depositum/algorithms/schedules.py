@@ -1,4 +1,4 @@
-"""Stepsizes that change with t: `alpha = 0.05`, or `alpha = { cosine = { start = 0.1, end = 0.0, steps = 500 } }`.
+"""Stepsize schedules: `alpha = 0.05`, or `alpha = { cosine = { start = 0.1, end = 0.0, steps = 500 } }`.
 
 A schedule is evaluated on the device, from the iteration as a tensor, so that one compiled step serves all t.
 """
@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
-from torch import Tensor
-
+from depositum.algorithms.hyperparameters import check_positive
+from depositum.algorithms.interface import Tensor
 from depositum.errors import ConfigError, is_number
 from depositum.registry import Registry
 from depositum.validation import Description
@@ -24,21 +23,16 @@ class Schedule(ABC):
 
     @abstractmethod
     def at(self, t: Tensor) -> Tensor:
-        """The stepsize at iteration t, a float64 tensor of no dimension."""
+        """Return the stepsize at iteration t, a 0-dimensional float64 tensor."""
 
     @property
     @abstractmethod
     def largest(self) -> float:
-        """The largest value it ever takes."""
+        """The largest value over all iterations."""
 
 
-#: What a person may give as a stepsize: a number, a schedule as a configuration writes it, or a schedule itself.
+#: A stepsize as the user gives it: a number, a schedule as written in a configuration, or a `Schedule`.
 Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Description("a schedule { power | step | cosine = { … } }")]
-
-
-def _positive(key: str, value: float) -> None:
-    if not (is_number(value) and math.isfinite(value) and value > 0):
-        raise ConfigError(key, f"{value!r} given; it must be a number > 0")
 
 
 @SCHEDULES.register("constant")
@@ -49,9 +43,11 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        _positive("constant.value", self.value)
+        check_positive("constant.value", self.value)
 
     def at(self, t: Tensor) -> Tensor:
+        import torch
+
         return torch.full((), self.value, dtype=torch.float64, device=t.device)
 
     @property
@@ -69,9 +65,9 @@ class Power(Schedule):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive("power.start", self.start)
-        _positive("power.power", self.power)
-        _positive("power.offset", self.offset)
+        check_positive("power.start", self.start)
+        check_positive("power.power", self.power)
+        check_positive("power.offset", self.offset)
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * (1 + t.double() / self.offset) ** -self.power
@@ -91,9 +87,9 @@ class Step(Schedule):
     every: int
 
     def __post_init__(self) -> None:
-        _positive("step.start", self.start)
-        _positive("step.factor", self.factor)
-        _positive("step.every", self.every)
+        check_positive("step.start", self.start)
+        check_positive("step.factor", self.factor)
+        check_positive("step.every", self.every)
         if self.factor > 1:
             raise ConfigError("step.factor", f"{self.factor!r} given; it must be at most 1")
 
@@ -108,21 +104,21 @@ class Step(Schedule):
 @SCHEDULES.register("cosine")
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """From `start` to `end` along half a cosine over `steps` iterations, then `end`."""
+    """Half a cosine from `start` to `end` over `steps` iterations, then `end`."""
 
     start: float
     steps: int
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive("cosine.start", self.start)
-        _positive("cosine.steps", self.steps)
+        check_positive("cosine.start", self.start)
+        check_positive("cosine.steps", self.steps)
         if not (is_number(self.end) and 0 <= self.end <= self.start):
             raise ConfigError("cosine.end", f"{self.end!r} given; it must lie in [0, start]")
 
     def at(self, t: Tensor) -> Tensor:
-        done = (t.double() / self.steps).clamp(max=1.0)
-        return self.end + 0.5 * (self.start - self.end) * (1 + torch.cos(torch.pi * done))
+        progress = (t.double() / self.steps).clamp(max=1.0)
+        return self.end + 0.5 * (self.start - self.end) * (1 + (math.pi * progress).cos())
 
     @property
     def largest(self) -> float:
@@ -130,8 +126,9 @@ class Cosine(Schedule):
 
 
 def as_schedule(alpha: Stepsize, key: str = "algorithm.alpha") -> Schedule:
-    """A schedule from a number or from what a configuration says.
+    """Return the schedule for a number or for a schedule as written in a configuration.
 
+    >>> import torch
     >>> float(as_schedule({"power": {"start": 0.4, "power": 0.5}}).at(torch.tensor(3)))
     0.2
     """
@@ -141,7 +138,7 @@ def as_schedule(alpha: Stepsize, key: str = "algorithm.alpha") -> Schedule:
         choice = SCHEDULES.parse(alpha, key)
         try:
             return choice.make()
-        except ConfigError as error:  # of a schedule, which does not know whose it is
+        except ConfigError as error:  # raised by the schedule, which does not know the complete key
             raise ConfigError(f"{key}.{error.key}", error.problem) from None
-    _positive(key, alpha)
+    check_positive(key, alpha)
     return Constant(alpha)

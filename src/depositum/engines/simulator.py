@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from depositum.algorithms import Algorithm, State, combined
+from depositum.algorithms import Algorithm, State, merge_methods
 from depositum.engines.compilation import CAPTURE_LENGTH, Accelerator, Compile
 from depositum.engines.iteration import Iteration, Watch
 from depositum.engines.mixing import Exchange
@@ -116,8 +116,8 @@ class Simulator:
         self.period, self.batch_size, self.settings = period, batch_size, settings
         self.device = settings.resolve_device()
         self.dtype = settings.resolve_dtype()
-        #: That of all rows, made of them.
-        self.algorithm = combined(methods, problem.n, self.device, self.dtype)
+        #: All trials' algorithms merged into one that acts on all rows.
+        self.algorithm = merge_methods(methods, problem.n, self.device, self.dtype)
         oracle = Oracle(
             problem,
             batch_size,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from depositum.algorithms import kinds
+from depositum.algorithms import merge_key
 from depositum.engines import Callback, Loop, Simulator
 from depositum.errors import RunError
 from depositum.metrics import History
@@ -52,7 +52,7 @@ def together(configs: Sequence[Config]) -> list[list[int]]:
 def _shared(config: Config, place: int) -> str:
     """All that must be equal in cells of one group, as a text."""
     table: dict[str, Any] = config.complete()
-    table["algorithm"] = {"name": config.algorithm.name, **kinds(config.make_algorithm())}
+    table["algorithm"] = {"name": config.algorithm.name, **merge_key(config.make_algorithm())}
     if config.problem.holdout:  # what is held out hangs on the seed of the partition
         table["held out by"] = config.problem.partition_seed or 0
     for section, key in (*OWN, ("run", "seeds")):

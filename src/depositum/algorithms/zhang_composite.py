@@ -1,4 +1,4 @@
-"""The composite federated learning of Zhang, Hu and Johansson: drift correction with decoupled proxes.
+"""Composite federated learning of Zhang, Hu and Johansson: drift correction with decoupled proxes.
 
 J. Zhang, J. Hu, M. Johansson: "Composite Federated Learning with Heterogeneous Data", ICASSP 2024, arXiv 2309.01795.
 P_τ is the prox of τh, s the server step and α̃ = sKα. From the server's model x̄^r before its prox, and corrections c_i,
@@ -8,24 +8,21 @@ P_τ is the prox of τh, s the server step and α̃ = sKα. From the server's mo
     x̄^{r+1} = p + s ( mean_i ẑ_i − p )                                             (ZH.2)
     c_i^{r+1} = ( p − x̄^{r+1} )/(sKα) − mean_k g_i(z_i)                            (ZH.3)
 
-Clients send ẑ_i, before the prox: one vector up and one down per round, one gradient per iteration. The model is p. It
-starts as p = x_0, that is from an x̄^1 whose prox is x_0, so that all methods start at the same model. The corrections
-average to 0 at all times.
+Clients send ẑ_i, before the prox: one vector up and one down per round, one gradient per iteration. The model is p,
+initially x_0 (the prox of some x̄^1), so that all methods start from the same model. The corrections average to 0 at
+all times.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle
-from depositum.algorithms.server import ServerMethod, largest_alpha, start_clock
-from depositum.algorithms.stepping import check_choice, check_positive
+from depositum.algorithms.hyperparameters import check_choice, check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 
 
 class ZhangState(NamedTuple):
-    """The variables of the method, each `[rows, d]` but t, and elapsed `[rows, 1]`."""
+    """The variables of the method, each `[rows, d]` except t and elapsed `[rows, 1]`."""
 
     t: Tensor  # iteration
     x: Tensor  # p, the server's model
@@ -33,7 +30,7 @@ class ZhangState(NamedTuple):
     zhat: Tensor  # ẑ_i, before the prox
     c: Tensor  # c_i, the corrections
     gradients: Tensor  # sum of α·g_i over this round
-    elapsed: Tensor  # sum of the client steps of this round
+    elapsed: Tensor  # sum of the client stepsizes of this round
 
 
 @ALGORITHMS.register("zhang-composite")
@@ -46,36 +43,34 @@ class ZhangComposite(ServerMethod):
     alpha
         Client stepsize α > 0, or a schedule.
     server_step
-        s > 0.
+        Server step s > 0.
     start
-        c_i^1: `"zero"`, or `"gradient"`, which is mean_j g_j(x_0) − g_i(x_0) and takes one synchronisation.
+        c_i^1: `"zero"`, or `"gradient"`, which is mean_j g_j(x_0) − g_i(x_0) and needs one synchronisation.
     """
 
-    name: ClassVar[str] = "zhang-composite"
-    about: ClassVar[About] = About(
+    name = "zhang-composite"
+    about = About(
         title="Zhang et al.",
         citation="Zhang, Hu, Johansson: Composite Federated Learning with Heterogeneous Data, ICASSP 2024",
         bounded_heterogeneity=False,
         mixing="1",
     )
-    prox_formula: ClassVar[str] = "max(1, server_step)·T0·α"
+    prox_formula = "max(1, server_step)·T0·α"
 
     server_step: float = 1.0
     start: Literal["zero", "gradient"] = "zero"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step", self.server_step)
-        check_choice("start", self.start, ("zero", "gradient"))
+        check_positive("algorithm.server_step", self.server_step)
+        check_choice("algorithm.start", self.start, ("zero", "gradient"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
-        t, elapsed = start_clock(x0)
-        zero = torch.zeros_like(x0)
-        c = zero
+        zero = c = zeros_like(x0)
         if self.start == "gradient":
             g = oracle.grad(x0, oracle.sample())
             c = mix.average(g) - g
-        return ZhangState(t=t, x=x0, local=x0, zhat=x0, c=c, gradients=zero, elapsed=elapsed)
+        return ZhangState(t=iteration_zero(x0), x=x0, local=x0, zhat=x0, c=c, gradients=zero, elapsed=zero_elapsed(x0))
 
     def step(self, s: ZhangState, oracle: Oracle, mix: Mix, kind: str) -> ZhangState:
         alpha = self.alpha_at(s.t)
@@ -88,8 +83,8 @@ class ZhangComposite(ServerMethod):
         drift = mix.average(zhat - s.x)
         x = oracle.prox(s.x + self.server_step * drift, self.server_step * elapsed)  # (ZH.2)
         c = -(drift + gradients) / elapsed  # (ZH.3), where p − x̄^{r+1} is −s·drift
-        nothing = torch.zeros_like(gradients)
-        return ZhangState(t=s.t + 1, x=x, local=x, zhat=x, c=c, gradients=nothing, elapsed=torch.zeros_like(elapsed))
+        gradients, elapsed = zeros_like(gradients), zeros_like(elapsed)
+        return ZhangState(t=s.t + 1, x=x, local=x, zhat=x, c=c, gradients=gradients, elapsed=elapsed)
 
     def largest_prox_step(self, period: int) -> float:
-        return max(1.0, self.server_step) * period * largest_alpha(self)
+        return max(1.0, self.server_step) * period * self.largest_alpha

@@ -1,15 +1,15 @@
 """Fast-FedDA: accelerated federated dual averaging for strongly convex f and convex h.
 
 Y. Bao, M. Crawshaw, S. Luo, M. Liu: "Fast Composite Optimization and Statistical Recovery in Federated Learning", ICML
-2022, as its released code has it. P_τ is the prox of τh. With a guess m of the strong convexity, a constant G > 0, sums
-G_i of gradients (0 at the start) and X_i of points (x_0 at the start), w_i = x_0, and T the iterations done including
+2022, as in its released code. P_τ is the prox of τh. With an estimate m of the strong convexity, a constant G > 0, sums
+G_i of gradients (initially 0) and X_i of points (initially x_0), w_i = x_0, and T the number of iterations including
 this one, a local step is
 
     G_i ← G_i + g_i(w_i)
     A = ( G_i − (m/2) X_i − G x_0 )/T,  B = m/2 + G/T
     w_i = P_{β/B}( −A/B );  X_i ← X_i + w_i                                        (FF.1)
 
-and the exchange, after the round's last local step, is
+and the exchange, after the last local step of the round, is
 
     G_i ← mean_j G_j,  X_i ← mean_j X_j,  w from A and B of these sums at the same T
     w_i ← w,  X_i ← X_i + w                                                        (FF.2)
@@ -18,25 +18,22 @@ Two vectors up and two down per round (a client can compute w itself), one gradi
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from depositum.algorithms.base import ALGORITHMS, About, Mix, Oracle, RoundBased
-from depositum.algorithms.server import start_clock
-from depositum.algorithms.stepping import check_positive
+from depositum.algorithms.hyperparameters import check_positive
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, RoundBased, Tensor
+from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
 
 
 class FastFedDAState(NamedTuple):
-    """The variables of Fast-FedDA, each `[rows, d]` but t."""
+    """The variables of Fast-FedDA, each `[rows, d]` except t."""
 
     t: Tensor  # iteration
     x: Tensor  # w, the server's model
     local: Tensor  # w_i
     gradients: Tensor  # G_i, sums of gradients
     points: Tensor  # X_i, sums of points
-    x0: Tensor  # the start, which all steps are drawn to
+    x0: Tensor  # the initial model, to which all steps are attracted
 
 
 @ALGORITHMS.register("fast-fedda")
@@ -47,33 +44,32 @@ class FastFedDA(RoundBased):
     Parameters
     ----------
     m
-        Guess m > 0 of the strong convexity of f; the prox steps grow towards 2/m.
+        Estimate m > 0 of the strong convexity of f; the prox steps grow towards 2/m.
     G
-        Constant G > 0: 1/(G + m/2) is the first step, and larger values stay near x_0 for longer.
+        Constant G > 0: the first step is 1/(G + m/2), and with larger values the models stay near x_0 for longer.
     """
 
-    name: ClassVar[str] = "fast-fedda"
-    about: ClassVar[About] = About(
+    name = "fast-fedda"
+    about = About(
         title="Fast-FedDA",
         citation="Bao, Crawshaw, Luo, Liu: Fast Composite Optimization and Statistical Recovery in Federated Learning, "
         "ICML 2022",
         mixing="2",
-        notes="For strongly convex f and convex h; slow, O(1/T), and biased. As in the released code the sum of points "
-        "gains T0 + 1 points in a round of T0 iterations, which alone moves its limit, the more the smaller T0.",
+        notes="For strongly convex f and convex h; slow, O(1/T), and biased. As in the released code, T0 + 1 points "
+        "are added to the sum of points in a round of T0 iterations, which shifts the limit, more so for small T0.",
     )
-    handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "convex"
-    server: ClassVar[bool] = True
+    handles = "convex"
+    server = True
 
     m: float = 0.1
     G: float = 25.0
 
     def __post_init__(self) -> None:
-        check_positive("m", self.m)
-        check_positive("G", self.G)
+        check_positive("algorithm.m", self.m)
+        check_positive("algorithm.G", self.G)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FastFedDAState:
-        t, _ = start_clock(x0)
-        return FastFedDAState(t=t, x=x0, local=x0, gradients=torch.zeros_like(x0), points=x0, x0=x0)
+        return FastFedDAState(t=iteration_zero(x0), x=x0, local=x0, gradients=zeros_like(x0), points=x0, x0=x0)
 
     def step(self, s: FastFedDAState, oracle: Oracle, mix: Mix, kind: str) -> FastFedDAState:
         gradients = s.gradients + oracle.grad(s.local, oracle.sample())
@@ -92,7 +88,7 @@ class FastFedDA(RoundBased):
         return 2 / self.m
 
     def _model(self, s: FastFedDAState, gradients: Tensor, points: Tensor, oracle: Oracle) -> Tensor:
-        """P_{β/B}(−A/B) at T = t + 1."""
+        """Return P_{β/B}(−A/B) at T = t + 1."""
         T = (s.t + 1).double()
         A = (gradients - self.m / 2 * points - self.G * s.x0) / T
         B = self.m / 2 + self.G / T

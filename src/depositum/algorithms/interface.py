@@ -1,26 +1,29 @@
-"""What an algorithm is, and the two doors it has to the world: `oracle` to data, `mix` to other clients.
+"""The interface of an algorithm, and its two doors to the world: `oracle` to data, `mix` to other clients.
 
-An algorithm is a frozen dataclass of hyper-parameters with two pure functions on rows: `init` makes its state and
-`step` makes the next one. It knows nothing of devices, graphs, processes, seeds or batches. A state is a NamedTuple
-of tensors with one row per client, and at least the fields
+An algorithm is a frozen dataclass of hyper-parameters with two pure functions on rows: `init` returns the first state
+and `step` the next one. It knows nothing about devices, graphs, processes, seeds or batches. A state is a NamedTuple
+of tensors with one row per client, and has at least the fields
 
-- `t`: the iteration, an int64 tensor of no dimension (whatever changes with t is computed from it, on the device);
+- `t`: the iteration, a 0-dimensional int64 tensor (anything that changes with t is computed from it, on the device);
 - `x`: the models, `[rows, d]`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from depositum.errors import ConfigError
 from depositum.registry import Registry
 
+if TYPE_CHECKING:
+    from torch import Tensor as Tensor
+else:  # Methods use it in annotations only, so that they can be listed and checked without loading torch.
+    Tensor = Any
+
 
 class Oracle(Protocol):
-    """The problem seen from the rows (see `depositum.problem.Oracle`)."""
+    """The problem as seen from the rows (see `depositum.problem.Oracle`)."""
 
     def sample(self, size: Any = None) -> Any: ...
 
@@ -43,28 +46,28 @@ class Mix(Protocol):
 
     @property
     def degree(self) -> Tensor:
-        """Neighbours of each row, `[rows, 1]`."""
+        """Number of neighbours of each row, `[rows, 1]`."""
         ...
 
     def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
         """Mix rows `[rows, d]` with W^t.
 
-        `payload` is what a client really sends to a neighbour for it, in bytes, where that is not its row of z (a
-        compressed difference, say).
+        `payload` is the number of bytes that a client actually sends to a neighbour, if that is not its row of z (a
+        compressed difference, for example).
         """
         ...
 
     def average(self, z: Tensor) -> Tensor:
-        """The exact mean over all clients, in every row: start-up and servers."""
+        """Return the exact mean over all clients, in every row: for initialization and servers."""
         ...
 
     def neighbours(self, z: Tensor) -> Tensor:
-        """The unweighted sum over each row's neighbours."""
+        """Return the unweighted sum over the neighbours of each row."""
         ...
 
 
 class State(Protocol):
-    """What every state has; the rest is an algorithm's own."""
+    """The fields that every state has; each algorithm adds its own."""
 
     @property
     def t(self) -> Tensor: ...
@@ -80,14 +83,14 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class About:
-    """What a method says of itself: the columns of the paper's complexity table, and where it comes from.
+    """Description of a method: its source and its row in the paper's complexity table.
 
-    Complexities are written as the paper's table writes them, or "" where it (and we) say nothing.
+    Complexities are written as in the paper's table, or "" if the table does not have the method.
     """
 
     title: str
     citation: str
-    #: Whether its analysis assumes mean-squared smoothness, and bounded gradient heterogeneity; None: not known.
+    #: Whether the analysis assumes mean-squared smoothness and bounded gradient heterogeneity; None if unknown.
     mean_squared_smoothness: bool | None = None
     bounded_heterogeneity: bool | None = None
     batch: str = ""
@@ -95,73 +98,76 @@ class About:
     gradients: str = ""
     mega_batch: bool | None = None
     linear_speedup: bool | None = None
-    #: Iterations per communication phase, and mixing operations per phase, as the table writes them (`"2K"`).
+    #: Iterations per communication phase, and mixing operations per phase, as written in the table (`"2K"`).
     interval: str = "1"
     mixing: str = ""
-    #: What a person should know before using it: departures of released code, limits.
+    #: What a user should know before using it: limits, and departures of released code from the paper.
     notes: str = ""
 
 
 class Algorithm(ABC):
-    """Base of all methods: hyper-parameters, `init`, `step`, and what the method declares of itself."""
+    """Base class of all methods: hyper-parameters, `init`, `step`, and declared properties."""
 
-    #: The name a configuration gives it.
+    #: The name used in configurations.
     name: ClassVar[str]
     about: ClassVar[About]
-    #: The regularizers it can handle: none ("smooth"), convex ones, or weakly convex ones too.
+    #: The regularizers it supports: none ("smooth"), convex ones, or weakly convex ones as well.
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
-    #: Whether clients talk to a server instead of neighbours: it then uses `mix.average` alone, and has no topology.
+    #: Whether clients communicate with a server instead of neighbours: `mix.average` only, and no topology.
     server: ClassVar[bool] = False
-    #: The hyper-parameter that its largest prox step hangs on, and how that step comes about, for messages.
+    #: The hyper-parameter that determines the largest prox step, and the formula of that step, for error messages.
     prox_key: ClassVar[str] = "alpha"
     prox_formula: ClassVar[str] = "α"
-    #: The state's variable that estimates the gradient, for the gradient-estimation error.
+    #: The state variable that estimates the gradient, for the gradient-estimation error.
     estimate: ClassVar[str] = "nu"
+    #: Hyper-parameters of type float that `init` and `step` need as plain Python numbers (to branch on them, or to
+    #: compute a shape from them). The others may be columns `[rows, 1]` with one value per row, see `merge_methods`.
+    scalar_parameters: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
-        """The state at t = 0 from the common initial models `[rows, d]`; `mix` is W here."""
+        """Return the state at t = 0 for the common initial models `[rows, d]`; `mix` is W here."""
 
     @abstractmethod
     def step(self, s: Any, oracle: Oracle, mix: Mix, kind: str) -> State:
-        """The state at t + 1."""
+        """Return the state at t + 1."""
 
     @abstractmethod
     def vectors(self) -> int:
-        """Vectors that a client sends in one phase, to each neighbour or to the server."""
+        """Return how many vectors a client sends in one phase, to each neighbour or to the server."""
 
     @property
     def periods(self) -> Sequence[int] | None:
-        """The periods T0 it supports; None: any."""
+        """The supported periods T0; None means any."""
         return None
 
     def kind(self, t: int, period: int) -> str:
-        """Which of its few step shapes iteration t has; a pure function on the host."""
+        """Return which of its few kinds of step iteration t is; evaluated on the host."""
         return "exchange" if t % period == 0 else "local"
 
     def communicates(self, kind: str) -> bool:
-        """Whether `mix` is W in steps of this kind (and not the identity)."""
+        """Return whether `mix` is W in steps of this kind (and not the identity)."""
         return kind != "local"
 
     def largest_prox_step(self, period: int) -> float:
-        """The largest step it ever passes to `oracle.prox`."""
+        """Return the largest step that it ever passes to `oracle.prox`."""
         return 0.0
 
     def stepsize(self, t: int) -> float | None:
-        """The stepsize α at iteration t that G^α is measured with; None if it has none of its own."""
+        """Return the stepsize α at iteration t with which G^α is measured; None if the method does not have one."""
         return None
 
     def check(self, period: int, *, composite: bool, prox_modulus: float) -> None:
-        """Refuse, before any work, a period or a regularizer that the method cannot have.
+        """Reject, before any work, a period or a regularizer that the method does not support.
 
         Parameters
         ----------
         period
             T0.
         composite
-            Whether there is an h: β > 0 and h ≠ 0.
+            Whether there is a regularizer: β > 0 and h ≠ 0.
         prox_modulus
-            βρ, the weak-convexity modulus of βh; 0 for a convex one.
+            βρ, the weak-convexity modulus of βh; 0 if h is convex.
         """
         if period < 1:
             raise ConfigError("run.period", f"{period} given; T0 must be a whole number ≥ 1")
@@ -171,14 +177,14 @@ class Algorithm(ABC):
         if composite and self.handles == "smooth":
             raise ConfigError(
                 "problem.regularizer",
-                f"{self.name!r} is for smooth problems: it has no prox step, so it cannot take account of h; "
-                "take regularizer = \"zero\" or beta = 0, or a composite method such as 'depositum'",
+                f"{self.name!r} is for smooth problems: it has no prox step, so it would ignore h; "
+                "use regularizer = \"zero\" or beta = 0, or a composite method such as 'depositum'",
             )
         if prox_modulus > 0 and self.handles == "convex":
             raise ConfigError(
                 "problem.regularizer",
-                f"{self.name!r} needs a convex h: the steps of its prox grow beyond 1/(βρ) = {1 / prox_modulus:g}, "
-                "where the prox of a weakly convex one is not single-valued",
+                f"{self.name!r} needs a convex h: its prox steps grow beyond 1/(βρ) = {1 / prox_modulus:g}, "
+                "where the prox of a weakly convex h is not single-valued",
             )
         step = self.largest_prox_step(period)
         if step * prox_modulus >= 1:
@@ -186,12 +192,12 @@ class Algorithm(ABC):
             raise ConfigError(
                 f"algorithm.{self.prox_key}",
                 f"{product} = {step:g}·{prox_modulus:g} = {step * prox_modulus:g}, but the prox is single-valued only "
-                f"below 1, for prox steps < {1 / prox_modulus:g}; change {self.prox_key}, or take a smaller beta",
+                f"below 1, for prox steps < {1 / prox_modulus:g}; change {self.prox_key}, or use a smaller beta",
             )
 
 
 class RoundBased(Algorithm):
-    """A method whose iterations come in rounds: `period` local steps, the last of which ends with the exchange."""
+    """A method that works in rounds of `period` local steps, the last of which ends with the exchange."""
 
     def kind(self, t: int, period: int) -> str:
         return "exchange" if (t + 1) % period == 0 else "local"
@@ -201,13 +207,13 @@ ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
 
 
 def algorithm(name: str, **hyperparameters: Any) -> Algorithm:
-    """Build any method by the name a configuration gives it.
+    """Create a method by its registered name.
 
     >>> algorithm("depositum", alpha=0.1).alpha
     0.1
     >>> algorithm("depositun")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    depositum.errors.ConfigError: algorithm.name: 'depositun' is no algorithm; it can be ... did you mean 'depositum'?
+    depositum.errors.ConfigError: algorithm.name: 'depositun' is ... did you mean 'depositum'?
     """
     if name not in ALGORITHMS:
         ALGORITHMS.parse(name, "algorithm.name")

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
+from depositum.algorithms.row_parameters import row_parameters
 from torch import Tensor
 
 import depositum as dp
-from depositum.algorithms import About, Algorithm, FedDualAvg, Power, combined, kinds
-from depositum.algorithms.columns import numbers
+from depositum.algorithms import About, Algorithm, FedDualAvg, Power, merge_methods, merge_key
 from depositum.engines import EngineSettings, Simulator
 from depositum.metrics import cheap
 from depositum.problem import Oracle
@@ -22,7 +22,7 @@ from tests.support.small_sweeps import RELATIVE
 
 #: Two values of the numbers whose default is another choice.
 CHOSEN = {("deepstorm", "c_b"): (1.0, 30.0), ("dsmt", "b"): (0.3, 0.6), ("sppdm", "eta"): (0.2, 0.5)}
-COLUMNS = [(name, number) for name in METHODS for number in numbers(kind_of(name))]
+COLUMNS = [(name, number) for name in METHODS for number in row_parameters(kind_of(name))]
 
 
 def values(name: str, number: str) -> tuple[float, float]:
@@ -80,7 +80,7 @@ def test_all_numbers_are_tried_but_those_a_step_needs_on_the_host() -> None:
     """A method's new number is tested by being there; one that is kept out of columns must be known here."""
     for name in METHODS:
         named = {f.name for f in dataclasses.fields(kind_of(name)) if "float" in str(f.type)}  # type: ignore[arg-type]
-        assert named - set(numbers(kind_of(name))) == ({"keep"} if name == "cdproxsgt" else set())
+        assert named - set(row_parameters(kind_of(name))) == ({"keep"} if name == "cdproxsgt" else set())
 
 
 @pytest.mark.parametrize("name", ["depositum", "fedmid", "gut", "deepstorm", "prox-dasa-gt", "zhang-composite"])
@@ -97,7 +97,7 @@ def test_schedules_side_by_side(name: str) -> None:
 def test_equal_methods_make_no_columns() -> None:
     """An ordinary run must not pay for what it does not use."""
     method = dp.algorithm("depositum")
-    assert combined([method, dp.algorithm("depositum")], 3, torch.device("cpu"), torch.float32) is method
+    assert merge_methods([method, dp.algorithm("depositum")], 3, torch.device("cpu"), torch.float32) is method
 
 
 class OwnState(NamedTuple):
@@ -125,8 +125,8 @@ class Own(Algorithm):
 
 def test_a_persons_own_method_has_no_columns() -> None:
     """Nothing is known of its step: it may branch on the number."""
-    assert numbers(Own) == []
-    assert kinds(Own(0.1)) != kinds(Own(0.2))
+    assert row_parameters(Own) == []
+    assert merge_key(Own(0.1)) != merge_key(Own(0.2))
 
 
 def test_the_step_elapsed_in_dual_averaging_does_not_drift() -> None:

@@ -1,0 +1,44 @@
+"""Checks of hyper-parameters: an error names the complete key (`algorithm.gamma`), the value and what is allowed."""
+
+import math
+from collections.abc import Sequence
+
+from depositum.errors import ConfigError, is_integer, is_number, listing
+
+
+def check_positive(key: str, value: float) -> None:
+    """Reject a value that is not a finite number > 0."""
+    if not (is_number(value) and math.isfinite(value) and value > 0):
+        raise ConfigError(key, f"{value!r} given; it must be a number > 0")
+
+
+def check_nonnegative(key: str, value: float) -> None:
+    """Reject a value that is not a finite number ≥ 0."""
+    if not (is_number(value) and math.isfinite(value) and value >= 0):
+        raise ConfigError(key, f"{value!r} given; it must be a number ≥ 0")
+
+
+def check_interval(key: str, value: float, interval: str) -> None:
+    """Reject a value that is not a number in an interval, written as `"[0, 1)"`.
+
+    >>> check_interval("algorithm.gamma", 1.0, "[0, 1)")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: algorithm.gamma: 1.0 given; it must lie in [0, 1)
+    """
+    low, high = map(float, interval[1:-1].split(","))
+    open_ends = {low} if interval[0] == "(" else set()
+    open_ends |= {high} if interval[-1] == ")" else set()
+    if not (is_number(value) and low <= value <= high and value not in open_ends):
+        raise ConfigError(key, f"{value!r} given; it must lie in {interval}")
+
+
+def check_count(key: str, value: int) -> None:
+    """Reject a value that is not a whole number ≥ 1."""
+    if not is_integer(value) or value < 1:
+        raise ConfigError(key, f"{value!r} given; it must be a whole number ≥ 1")
+
+
+def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
+    """Reject a value that is not one of the allowed names."""
+    if value not in allowed:
+        raise ConfigError(key, f"{value!r} given; it can be {listing(allowed)}")
