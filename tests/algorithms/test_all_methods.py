@@ -1,6 +1,7 @@
-"""One battery over every registered method: a new one is tested by being registered.
+"""Tests that run for every registered method: a new method is tested by being registered.
 
-Rows, seeds, snapshots, numbers and declarations; each method's own equations are tested in its family's file.
+They cover rows, seeds, snapshots, precision and declared properties; the equations of each method are tested in the
+file of its family.
 """
 
 import dataclasses
@@ -11,79 +12,52 @@ import pytest
 import torch
 
 import depositum as dp
-from depositum.algorithms import ALGORITHMS, Algorithm
-from depositum.engines import EngineSettings, Simulator
-from tests.engines.test_simulator import CLASSES, D_IN, N, seeded_problem
+from depositum.algorithms import ALGORITHMS
+from depositum.engines import Simulator
+from tests.support.registered_methods import METHODS, advanced, method_class, started
+from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 
-#: The names the project promises (a misspelt or missing one breaks a person's configuration).
+#: The names that configurations rely on.
 # fmt: off
-PROMISED = [
+EXPECTED_NAMES = [
     "depositum", "deepstorm", "prox-dasa", "prox-dasa-gt", "fedmid", "feddualavg", "feddr", "fedadmm", "gut",
     "d-psgd", "dsgt", "sppdm", "proxgt-sa", "proxgt-sr-o", "proxgt-sr-e", "dproxsgt", "cdproxsgt", "fedavg",
     "fedavg-m", "scaffold", "scaffold-m", "extra", "pg-extra", "exact-diffusion", "d2", "k-gt", "led", "fednmut",
     "momentum-tracking", "dsmt", "heavy-ball-gt", "quasi-global", "fast-fedda", "zhang-composite",
 ]
 # fmt: on
-METHODS = list(ALGORITHMS)
 
 
-def kind_of(name: str) -> type[Algorithm]:
-    kind = ALGORITHMS[name]
-    assert isinstance(kind, type)
-    return kind
-
-
-def period_of(name: str) -> int:
-    periods = dp.algorithm(name).periods
-    return 3 if periods is None or 3 in periods else periods[0]
-
-
-def start(name: str, seeds: tuple[int, ...], dtype: str = "float64") -> Simulator:
-    method = dp.algorithm(name)
-    problem = seeded_problem(seeds, beta=0.0 if method.handles == "smooth" else 1e-3)
-    network = None if method.server else dp.ring(N, mixing="lazy-metropolis")
-    sim = Simulator(
-        problem, network, method, period=period_of(name), batch_size=4, settings=EngineSettings("cpu", dtype)
-    )
-    sim.start()
-    return sim
-
-
-def advanced(sim: Simulator, steps: int) -> Simulator:
-    for _ in range(steps):
-        sim.step()
-    return sim
-
-
-def test_every_promised_method_is_there() -> None:
-    assert sorted(METHODS) == sorted(PROMISED)
+def test_every_expected_method_is_registered() -> None:
+    assert sorted(METHODS) == sorted(EXPECTED_NAMES)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_seeds_together_equal_seeds_apart(name: str) -> None:
-    """Mixing, averaging or sampling across seeds, or state that is not a row, would break it."""
-    together = advanced(start(name, (3, 11)), 14)
-    for place, seed in enumerate((3, 11)):
-        alone = advanced(start(name, (seed,)), 14)
-        rows = together.state.x.view(2, N, -1)[place]
+def test_batched_seeds_equal_separate_seeds(name: str) -> None:
+    """Fails if a method mixes, averages or samples across seeds, or has state that is not a row."""
+    both = advanced(started(name, (3, 11)), 14)
+    for index, seed in enumerate((3, 11)):
+        alone = advanced(started(name, (seed,)), 14)
+        rows = both.state.x.view(2, N, -1)[index]
         assert (rows - alone.state.x).abs().max() <= 1e-12
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_snapshot_holds_the_whole_run(name: str) -> None:
-    """Restored half-way, everything ends in the same bytes: nothing is kept outside the state."""
-    whole, half, other = advanced(start(name, (0, 1)), 13), advanced(start(name, (0, 1)), 7), start(name, (0, 1))
-    other.restore(half.snapshot(), half.t, half.costs)
-    advanced(other, 6)
-    assert other.costs == whole.costs
-    for key, tensor in whole.snapshot().items():
-        assert torch.equal(tensor, other.snapshot()[key]), key
+def test_a_run_resumed_from_a_snapshot_ends_in_the_same_bytes(name: str) -> None:
+    """Fails if a method stores anything outside its state."""
+    full, half = advanced(started(name, (0, 1)), 13), advanced(started(name, (0, 1)), 7)
+    resumed = started(name, (0, 1))
+    resumed.restore(half.snapshot(), half.t, half.costs)
+    advanced(resumed, 6)
+    assert resumed.costs == full.costs
+    for key, tensor in full.snapshot().items():
+        assert torch.equal(tensor, resumed.snapshot()[key]), key
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_learns(name: str) -> None:
-    """With its default hyper-parameters, mini-batches lower the loss and stay finite."""
-    sim = start(name, (0,))
+def test_defaults_lower_the_loss(name: str) -> None:
+    """With default hyper-parameters and mini-batches the loss decreases and remains finite."""
+    sim = started(name, (0,))
     before = sim.oracle.evaluate(sim.state.x[:1], {}, "train")[0].item()
     advanced(sim, 120)
     after = sim.oracle.evaluate(sim.state.x.mean(0, keepdim=True), {}, "train")[0].item()
@@ -92,29 +66,29 @@ def test_it_learns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_single_precision_stays_single(name: str) -> None:
-    """No variable is quietly promoted to float64 (which would halve the speed of a GPU)."""
-    sim = advanced(start(name, (0,), "float32"), 5)
+def test_float32_variables_are_not_promoted(name: str) -> None:
+    """A variable that is promoted to float64 would halve the speed of a GPU."""
+    sim = advanced(started(name, (0,), "float32"), 5)
     for key, value in sim.state._asdict().items():
         if isinstance(value, torch.Tensor) and value.dim() == 2:
             assert value.dtype == torch.float32, key
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_inputs_are_left_alone(name: str) -> None:
-    """A step is a pure function: the state it was given is unchanged, bit for bit."""
-    sim = advanced(start(name, (0,)), 4)
+def test_a_step_does_not_change_its_input(name: str) -> None:
+    """A step is a pure function: the state it is given does not change, bit for bit."""
+    sim = advanced(started(name, (0,)), 4)
     state = sim.state
-    kept = {k: v.clone() for k, v in state._asdict().items() if isinstance(v, torch.Tensor)}
+    copies = {k: v.clone() for k, v in state._asdict().items() if isinstance(v, torch.Tensor)}
     advanced(sim, 4)
-    for key, value in kept.items():
+    for key, value in copies.items():
         assert torch.equal(value, getattr(state, key)), key
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_what_is_sent_is_what_is_declared(name: str) -> None:
-    """Bytes per phase, as counted, are the declared vectors to each neighbour (two on a ring) or to the server."""
-    sim = start(name, (0,))
+def test_bytes_sent_match_the_declared_vectors(name: str) -> None:
+    """In a phase a client sends the declared vectors to each neighbour (two on a ring) or to the server."""
+    sim = started(name, (0,))
     method = sim.algorithm
     per_phase = []
     for _ in range(12):
@@ -133,22 +107,22 @@ def test_what_is_sent_is_what_is_declared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_explains_itself(name: str) -> None:
-    """Every hyper-parameter has a default and a description; the file opens with its equations."""
-    kind = kind_of(name)
-    assert kind.name == name
-    assert kind.about.title
-    assert kind.about.citation
-    text = inspect.getdoc(kind) or ""
-    for field in dataclasses.fields(kind):
+def test_every_hyperparameter_has_a_default_and_a_description(name: str) -> None:
+    """The file of a method starts with its equations."""
+    method = method_class(name)
+    assert method.name == name
+    assert method.about.title
+    assert method.about.citation
+    text = inspect.getdoc(method) or ""
+    for field in dataclasses.fields(method):
         assert field.default is not dataclasses.MISSING, field.name
         assert field.name in text, field.name
-    assert "=" in (inspect.getdoc(inspect.getmodule(kind)) or "")
+    assert "=" in (inspect.getdoc(inspect.getmodule(method)) or "")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_refuses_what_it_cannot_have(name: str) -> None:
-    """A period or a regularizer that the method does not support, and a topology beside a server, each in one line."""
+def test_unsupported_settings_are_rejected(name: str) -> None:
+    """A period or a regularizer that the method does not support, and a topology beside a server."""
     method = dp.algorithm(name)
     if method.periods is not None:
         with pytest.raises(dp.ConfigError, match="run.period"):
@@ -171,43 +145,32 @@ def test_it_refuses_what_it_cannot_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "alpha" in ALGORITHMS.parameters(name)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_stepsize_that_ends_at_0(name: str, dtype: str) -> None:
-    """The clients come to rest, in consensus at most; many methods divide by the steps of a round."""
-    method = dp.algorithm(name, alpha={"cosine": {"start": 0.02, "steps": 6}})
-    sim = start(name, (0,), dtype)
-    sim = Simulator(
-        sim.problem,
-        None if method.server else sim.network,
-        method,
-        period=period_of(name),
-        batch_size=4,
-        settings=EngineSettings("cpu", dtype),
-    )
-    sim.start()
-    advanced(sim, 30)
+def test_a_stepsize_schedule_may_end_at_zero(name: str, dtype: str) -> None:
+    """All variables remain finite, although many methods divide by the sum of the stepsizes of a round."""
+    sim = advanced(started(name, (0,), dtype, alpha={"cosine": {"start": 0.02, "steps": 6}}), 30)
     assert all(tensor.isfinite().all() for tensor in sim.snapshot().values())
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "said"),
+    ("name", "wrong", "message"),
     [
         ("prox-dasa", {"a": {"power": {"start": -1.0}}}, "algorithm.a.power.start: -1.0 given"),
         ("depositum", {"alpha": {"cosine": {"start": 0.1, "steps": 5, "end": 0.2}}}, "algorithm.alpha.cosine.end: 0.2"),
         ("depositum", {"alpha": {"step": {"start": 0.1, "factor": 2.0, "every": 3}}}, "algorithm.alpha.step.factor: 2"),
     ],
 )
-def test_a_wrong_schedule_is_blamed_on_its_own_key(name: str, wrong: dict[str, object], said: str) -> None:
+def test_the_error_of_a_schedule_names_its_complete_key(name: str, wrong: dict[str, object], message: str) -> None:
     with pytest.raises(dp.ConfigError) as error:
         dp.algorithm(name, **wrong)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_text_is_no_number(name: str) -> None:
-    """By its class too, which no configuration has checked: in one line, by the key."""
-    numbers = [f for f in dataclasses.fields(kind_of(name)) if isinstance(f.default, int | float)]  # type: ignore[arg-type]
+def test_a_string_is_rejected_for_every_number(name: str) -> None:
+    """The class itself also checks, in one line with the key: no configuration has validated its arguments."""
+    numbers = [f for f in dataclasses.fields(method_class(name)) if isinstance(f.default, int | float)]  # type: ignore[arg-type]
     for field in numbers:
         if isinstance(field.default, bool):
             continue
         with pytest.raises(dp.ConfigError, match=rf"^algorithm\.{field.name}: 'x' given; "):
-            kind_of(name)(**{field.name: "x"})
+            method_class(name)(**{field.name: "x"})

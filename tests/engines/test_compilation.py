@@ -19,8 +19,8 @@ from depositum.engines.compilation import (
     trace,
 )
 from depositum.engines.graph_passes import split_at_models
-from tests.algorithms.test_all_methods import METHODS, advanced, start
-from tests.engines.test_simulator import CLASSES, D_IN, N, seeded_problem
+from tests.support.registered_methods import METHODS, advanced, started
+from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 
 
 def values(state: object) -> dict[str, torch.Tensor]:
@@ -39,7 +39,7 @@ def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
 
     Also where the new models are written first.
     """
-    plain, traced = advanced(start(name, (3, 11)), 14), start(name, (3, 11))
+    plain, traced = advanced(started(name, (3, 11)), 14), started(name, (3, 11))
     traced.watch(Monitor((3, 11), 20, traced.state))
     traced.iteration.hold(traced.state)
     programs = {}
@@ -61,7 +61,7 @@ def test_what_is_traced_is_the_whole_iteration(name: str) -> None:
 )
 def test_the_new_models_are_written_first_where_the_old_ones_are_not_needed(name: str, parts: int) -> None:
     """DEPOSITUM's gradients are at the new models; others keep the old ones, or need a gradient at both."""
-    sim = start(name, (3, 11))
+    sim = started(name, (3, 11))
     kind = sim.algorithm.kind(0, sim.period)
     sim.iteration.hold(sim.state)
     sim.iteration(kind)
@@ -76,7 +76,7 @@ def test_the_new_models_are_written_first_where_the_old_ones_are_not_needed(name
 @pytest.mark.parametrize("name", METHODS)
 def test_advance_equals_step(name: str) -> None:
     """In place or not, in one call or several, with the same costs and the same errors watched."""
-    plain, fast = start(name, (3, 11)), start(name, (3, 11))
+    plain, fast = started(name, (3, 11)), started(name, (3, 11))
     monitors = [Monitor((3, 11), 20, plain.state) for _ in range(2)]
     for simulator, monitor in zip((plain, fast), monitors, strict=True):
         simulator.watch(monitor)
@@ -90,7 +90,7 @@ def test_advance_equals_step(name: str) -> None:
 
 def test_step_and_advance_may_alternate() -> None:
     """A state put in by hand, or made by `step`, is the one that `advance` goes on from."""
-    plain, mixed = advanced(start("depositum", (0,)), 12), start("depositum", (0,))
+    plain, mixed = advanced(started("depositum", (0,)), 12), started("depositum", (0,))
     mixed.advance(4)
     advanced(mixed, 3)
     mixed.advance(2)
@@ -103,7 +103,7 @@ def test_compiled_equals_plain() -> None:
     """To 1e-9 in float64; a compiler that reorders the in-place updates would be off by a step (GPU: every method)."""
     name = "pg-extra"  # one kind of step: compiling takes half a minute
     said: list[int] = []
-    plain, compiled = advanced(start(name, (3, 11)), 20), start(name, (3, 11))
+    plain, compiled = advanced(started(name, (3, 11)), 20), started(name, (3, 11))
     compiled.settings = dataclasses.replace(compiled.settings, compile="always")
     compiled.watch(Monitor((3, 11), 20, compiled.state))
     with warnings.catch_warnings():
@@ -145,7 +145,7 @@ def test_a_compiler_that_fails_halfway_leaves_no_trace(monkeypatch: pytest.Monke
 
         return program
 
-    plain, asked = start("depositum", (0,)), start("depositum", (0,))
+    plain, asked = started("depositum", (0,)), started("depositum", (0,))
     asked.settings = dataclasses.replace(asked.settings, compile="always")
     monkeypatch.setattr(Accelerator, "_compiled_program", breaks)
     plain = advanced(plain, 5)
@@ -165,14 +165,14 @@ def test_trials_that_lack_memory_are_to_be_fewer(monkeypatch: pytest.MonkeyPatch
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(Accelerator, "_compiled_program", short)
-    several, one = (start("depositum", seeds) for seeds in ((0, 5), (0,)))
+    several, one = (started("depositum", seeds) for seeds in ((0, 5), (0,)))
     for sim in (several, one):
         sim.settings = dataclasses.replace(sim.settings, compile="always")
     with pytest.raises(torch.OutOfMemoryError):
         several.advance(3)
     with pytest.warns(RuntimeWarning, match="OutOfMemoryError"):
         one.advance(3)
-    assert apart(advanced(start("depositum", (0,)), 3), one) == 0.0
+    assert apart(advanced(started("depositum", (0,)), 3), one) == 0.0
 
 
 class AsksForValues(Monitor):
@@ -202,7 +202,7 @@ def test_what_cannot_be_compiled_runs_without_and_says_so_once() -> None:
 
 def test_compiling_has_to_repay_itself() -> None:
     """Short runs are not even traced; long ones compile where there is much to fuse; nothing is timed."""
-    sim = start("depositum", (0,))
+    sim = started("depositum", (0,))
     sim.iteration.hold(sim.state)
     sim.iteration("exchange")
     graph = trace(sim.iteration, "exchange")

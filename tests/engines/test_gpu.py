@@ -17,9 +17,9 @@ from depositum.problem import Oracle, from_client_data, streaming
 from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
-from tests.algorithms.test_all_methods import METHODS, period_of
 from tests.engines.test_compilation import apart
-from tests.engines.test_simulator import CLASSES, D_IN, N, seeded_problem
+from tests.support.registered_methods import METHODS, supported_period
+from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -73,7 +73,7 @@ def made(name: str, dtype: str, compile: str) -> Simulator:
         seeded_problem((3, 11), beta=0.0 if method.handles == "smooth" else 1e-3),
         None if method.server else dp.ring(N, mixing="lazy-metropolis"),
         method,
-        period=period_of(name),
+        period=supported_period(name),
         batch_size=4,
         settings=EngineSettings("cuda", dtype, "auto" if dtype == "float64" else "float32", compile=compile),  # type: ignore[arg-type]
     )

@@ -9,7 +9,7 @@ from depositum import networks
 from depositum.engines import EngineSettings, Simulator
 from depositum.engines.mixing import Exchange
 from depositum.engines.mixing_products import MAX_INLINE_TERMS, MixingWeights, SparsityPattern
-from tests.engines.test_simulator import N, seeded_problem
+from tests.support.seeded_problems import N, seeded_problem
 
 DOUBLE = torch.float64
 CPU = torch.device("cpu")

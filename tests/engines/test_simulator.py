@@ -1,39 +1,13 @@
 """The engine: rows of seeds, what is counted, what is watched, whole states."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import depositum as dp
-from depositum.data import Samples
 from depositum.engines import Callback, EngineSettings, Loop, Simulator
-from depositum.layout import Layout
-from depositum.problem import Problem, Trial, as_loss
-
-N, D_IN, CLASSES = 4, 5, 3
-
-
-def seeded_problem(seeds: tuple[int, ...], *, model: nn.Module | None = None, beta: float = 1e-3) -> Problem:
-    """Each seed has its own partition and its own initial model."""
-    rng = np.random.default_rng(7)
-    inputs, labels = rng.normal(size=(60, D_IN)), rng.integers(0, CLASSES, 60)
-    model = model or nn.Linear(D_IN, CLASSES)
-    size = Layout.of(model).size
-    trials = []
-    for seed in seeds:
-        own = np.random.default_rng(seed)
-        parts = [np.sort(p) for p in np.array_split(own.permutation(60), [9, 25, 41])]
-        trials.append(Trial(seed, torch.tensor(own.normal(size=size) * 0.1), parts))
-    return Problem(
-        model,
-        as_loss("cross-entropy"),
-        Samples(torch.tensor(inputs), torch.tensor(labels)),
-        tuple(trials),
-        test=Samples(torch.tensor(inputs[:20]), torch.tensor(labels[:20])),
-        regularizer=dp.L1(),
-        beta=beta,
-    )
+from depositum.problem import Problem
+from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 
 
 def simulate(problem: Problem, *, steps: int, algorithm=None, dtype: str = "float64", period: int = 2, **keywords):

@@ -366,7 +366,7 @@ def test_gpu_and_cpu_agree(name):
 
 def test_rows_that_do_not_fit_together_are_evaluated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same gradients and buffers, whatever the memory; a group that saw another's samples would show."""
-    from tests.engines.test_simulator import CLASSES, D_IN, seeded_problem
+    from tests.support.seeded_problems import CLASSES, D_IN, seeded_problem
 
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor], float]:
         model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))

@@ -13,7 +13,7 @@ from depositum.engines import Loop, Simulator
 from depositum.report.history_tables import comparison_table, format_measure
 from depositum.report.progress import ProgressBar, SweepProgress
 from depositum.report.units import format_bytes, format_duration
-from tests.engines.test_simulator import N, seeded_problem
+from tests.support.seeded_problems import N, seeded_problem
 from tests.support.small_histories import history
 from tests.support.small_runs import train, write_config
 

@@ -14,7 +14,7 @@ from depositum.errors import DepositumError, RunError
 from depositum.runs import cells as cells_module
 from depositum.runs import checkpoint, execute, parse
 from depositum.runs.cells import execute_cells, together
-from tests.algorithms.test_all_methods import kind_of
+from tests.support.registered_methods import method_class
 from tests.support.small_runs import SMALL, files
 from tests.support.small_sweeps import RELATIVE, assert_alike, config, differing, places, sweep
 
@@ -128,7 +128,7 @@ def test_choices_that_are_no_numbers_part_cells() -> None:
 
 def test_registered_methods_can_all_be_swept() -> None:
     """Every method has some number by which its cells run together."""
-    assert all(row_parameters(kind_of(name)) for name in ALGORITHMS)
+    assert all(row_parameters(method_class(name)) for name in ALGORITHMS)
 
 
 @pytest.mark.parametrize("short", ["estimate", "device", "rows"])

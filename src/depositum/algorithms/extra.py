@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
-from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero, zeros_like
+from depositum.algorithms.stepsize_methods import SmoothMethod, StepsizeMethod, iteration_zero, zeros_like
 
 
 class ExtraState(NamedTuple):
@@ -77,7 +77,7 @@ class Extra(SmoothMethod):
 
 @ALGORITHMS.register("pg-extra")
 @dataclass(frozen=True)
-class PgExtra(SmoothMethod):
+class PgExtra(StepsizeMethod):
     """PG-EXTRA, for composite problems; with h = 0 it is EXTRA.
 
     Parameters
@@ -96,7 +96,6 @@ class PgExtra(SmoothMethod):
         notes="No local steps: it diverges with W^t for W. Analysed for convex h.",
     )
     periods = (1,)
-    handles = "weakly convex"
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> PgExtraState:
         return PgExtraState(t=iteration_zero(x0), x=x0, z=x0, half_mixed=x0, move=zeros_like(x0))
@@ -109,6 +108,3 @@ class PgExtra(SmoothMethod):
 
     def vectors(self) -> int:
         return 1
-
-    def largest_prox_step(self, period: int) -> float:
-        return self.largest_alpha

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depositum.algorithms import differing_parameters
 from depositum.engines import Simulator
 from depositum.errors import ConfigError
 from depositum.problem.compatibility import attribute_errors, describe
@@ -35,13 +36,18 @@ def try_method(simulator: Simulator) -> None:
 
 
 def _try(simulator: Simulator, key: str, name: str) -> None:
-    with _blamed(key, f"init of {name} fails"):
+    columns = ", ".join(map(repr, differing_parameters(simulator.algorithms)))
+    hint = f" with one value per row for {columns} (if a plain number is needed, add it to scalar_parameters)"
+    fails = f"fails{hint if columns else ''}"
+    with _blamed(key, f"init of {name} {fails}"):
         simulator.start()
     before = _variables(simulator.state, f"init of {name}")
     if before["x"].shape != (shape := (simulator.oracle.rows, simulator.problem.layout.size)):
         raise ConfigError(key, f"init of {name} gave models x of shape {list(before['x'].shape)}, not {list(shape)}")
-    for kind in dict.fromkeys(simulator.algorithm.kind(t, simulator.period) for t in range(2 * simulator.period)):
-        with _blamed(key, f"a step of {name} ({kind!r}) fails"):
+    with _blamed(key, f"kind of {name} {fails}"):
+        kinds = dict.fromkeys(simulator.algorithm.kind(t, simulator.period) for t in range(2 * simulator.period))
+    for kind in kinds:
+        with _blamed(key, f"a step of {name} ({kind!r}) {fails}"):
             state = simulator.iteration.advanced(simulator.state, kind)
         after = _variables(state, f"a step of {name} ({kind!r})")
         for variable, value in before.items():
