@@ -1,4 +1,4 @@
-"""What the documents say is true: their code runs, their links lead somewhere, their configurations are accepted."""
+"""The documents are true: their code runs, links, paths and names exist, configurations are accepted."""
 
 import re
 import tomllib
@@ -9,8 +9,8 @@ import pytest
 from depositum.algorithms import ALGORITHMS
 from depositum.data import load as load_data
 from depositum.runs import load, parse
+from tests.support.mentions import ROOT, missing, missing_paths
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -18,16 +18,16 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_readme_s_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The ten lines a newcomer copies first."""
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The ten lines that a new user copies first."""
     (code,) = blocks(ROOT / "README.md", "python")
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     assert names["result"].history["train_loss"].iloc[-1] < names["result"].history["train_loss"].iloc[0]
 
 
-def test_the_method_of_your_own_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The documented method is complete, short, works by its name and in local steps, and sends what it says."""
+def test_documented_user_defined_method_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method is complete and short, is found by its name, takes local steps, and sends what it states."""
     monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
     method, use, _ = blocks(ROOT / "docs" / "methods.md", "python")
     assert len([line for line in method.splitlines() if line.strip()]) < 40
@@ -40,8 +40,8 @@ def test_the_method_of_your_own_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert history["bytes_sent"].iloc[-1] == 17 * 2 * 10 * 4
 
 
-def test_data_of_your_own_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to a .npz file work: from arrays, with owners, and from a CSV file, whose numbers come through."""
+def test_documented_ways_to_write_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to write a .npz file work: from arrays with owners, and from a CSV file without loss."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("age,label,weight\n31,1,70.5\n28,0,60\n45,1,80\n")
     arrays, table = blocks(ROOT / "docs" / "data.md", "python")
@@ -53,8 +53,7 @@ def test_data_of_your_own_as_documented(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found.train.targets.tolist(), found.classes) == ([1, 0, 1], 2)
 
 
-def test_the_readme_s_configuration_is_the_demo_s() -> None:
-    """Shown and shipped must not part ways."""
+def test_configuration_of_the_readme_is_that_of_the_demo() -> None:
     (shown,) = blocks(ROOT / "README.md", "toml")
     config = parse(tomllib.loads(shown))
     config.check()
@@ -65,19 +64,69 @@ def test_the_readme_s_configuration_is_the_demo_s() -> None:
 
 
 @pytest.mark.parametrize("method", list(ALGORITHMS))
-def test_every_method_has_its_place_in_the_comparison(method: str) -> None:
-    """`depositum compare examples/methods.toml` is accepted for each: its regularizer, period, network and stepsize."""
+def test_comparison_of_all_methods_accepts(method: str) -> None:
+    """`depositum compare examples/methods.toml` sets a valid regularizer, period, network and stepsize for each."""
     assert load(ROOT / "examples" / "methods.toml", method=method).algorithm.name == method
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
-def test_every_example_is_accepted(example: Path) -> None:
+def test_example_is_a_valid_configuration(example: Path) -> None:
     load(example)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_of_documents_exist(document: Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name != "CHANGELOG.md"], ids=lambda p: p.name)
+def test_paths_and_names_in_documents_exist(document: Path) -> None:
+    """A document that mentions a file, module, class, function or configuration key that was renamed fails here."""
+    assert missing(document.read_text(encoding="utf-8")) == []
+
+
+def test_paths_in_sources_and_examples_exist() -> None:
+    """The same for paths in comments, docstrings and error messages."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").glob("*.toml")]
+    files += [ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / "src").rglob("*.toml")]
+    found = {path.name: missing_paths(path.read_text(encoding="utf-8")) for path in files}
+    assert {name: paths for name, paths in found.items() if paths} == {}
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "see `benchmarks/absent.py`",
+        "run `python benchmarks/absent.py OUT`",
+        "the folder `engines/absent/`",
+        "in `absent/module.py`",
+        "in `absent_module.py`",
+        "`docs/absent.md`",
+        "`depositum.data.absent(parts)`",
+        "`dp.absent`",
+        "`runs.absent`",
+        "`Absentee` does it",
+        "`Depositum.absent` does it",
+        "`problem.absent`",
+        "`absent(x)` is called",
+        "```python\nfrom depositum.data import load, absent\n```",
+    ],
+)
+def test_mention_of_what_does_not_exist_is_found(mention: str) -> None:
+    assert missing(mention)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "`python benchmarks/simulator.py OUT`, `results/ID`, `src/depositum/experiments/*.toml`",
+        "`depositum.data.load`, `dp.fit`, `dp.algorithm(name, …)`, `torch.vmap`, `Depositum.alpha`, `Depositum`",
+        "`problem.clients`, `algorithm.alpha`, `run.steps`, `history.csv`, `runs/demo`, `data/{client}.npz`, `1/n`",
+        "```python\nfrom depositum.data import load\n```",
+    ],
+)
+def test_mention_of_what_exists_is_accepted(mention: str) -> None:
+    assert missing(mention) == []
