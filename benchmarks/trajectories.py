@@ -213,27 +213,32 @@ def configuration(**changes: Table) -> Table:
     return table
 
 
-def experiment(**changes: Any) -> Table:
-    """Return a small experiment: two stepsizes, two weights β and two partitions side by side, two periods apart."""
-    base = {k: v for k, v in configuration().items() if k != "override"}
-    base["run"] = {**base["run"], "steps": 12}
-    del base["run"]["seeds"]
+AXES: dict[str, tuple[str, list[Any]]] = {
+    "alpha": ("algorithm.alpha", [0.02, 0.1]),
+    "beta": ("problem.beta", [1e-3, 1e-2]),
+    "partition": ("problem.partition", ["iid", {"dirichlet": 0.5}]),
+    "period": ("run.period", [1, 3]),
+    "weighting": ("problem.weighting", ["uniform", "samples"]),
+    "method": ("algorithm.name", ["depositum", "dproxsgt", "cdproxsgt"]),
+}
 
-    def axis(name: str, key: str, values: list[Any]) -> Table:
-        return {"axis": name, "values": [{"label": f"{name} {value}", "set": {key: value}} for value in values]}
 
+def experiment(*axes: str, problem: Table | None = None, run: Table | None = None, **changes: Any) -> Table:
+    """Return a small experiment over some axes; cells that differ in numbers, partitions and weightings share steps."""
+    base = configuration(problem=problem or {}, run={"steps": 12, **(run or {})})
+    del base["override"], base["run"]["seeds"]
+    sweep = []
+    for axis in axes:
+        key, values = AXES[axis]
+        labelled = [{"label": f"{axis} {i}", "set": {key: value}} for i, value in enumerate(values)]
+        sweep.append({"axis": axis, "values": labelled})
     return {
         "title": "Small",
         "paper": "ours",
         "seeds": [0, 1],
         "base": base,
-        "sweep": [
-            axis("alpha", "algorithm.alpha", [0.02, 0.1]),
-            axis("beta", "problem.beta", [1e-3, 1e-2]),
-            axis("partition", "problem.partition", ["iid", {"dirichlet": 0.5}]),
-            axis("period", "run.period", [1, 3]),
-        ],
-        "figure": {"series": ["alpha"], "panel": [{"title": "Loss", "y": "train_loss"}]},
+        "sweep": sweep,
+        "figure": {"series": list(axes), "panel": [{"title": "Loss", "y": "train_loss"}]},
         **changes,
     }
 
@@ -453,39 +458,20 @@ def run_cases(inputs: Path) -> Iterator[Case]:
 
 def sweep_cases() -> Iterator[Case]:
     """Experiments, and methods compared on one configuration."""
-    yield Case("sweep", "reproduce", experiment())
-    normalised = experiment(trace=True)
-    normalised["base"]["problem"]["model"] = "user_code:normalised"
-    normalised["sweep"] = normalised["sweep"][:2]
+    axes = ("alpha", "beta", "partition", "period")
+    yield Case("sweep", "reproduce", experiment(*axes))
+    yield Case("sweep-vmap", "reproduce", experiment(*axes, run={"backend": "vmap"}))
+    yield Case("sweep-weightings", "reproduce", experiment("alpha", "weighting", "method"))
+    normalised = experiment("alpha", "beta", problem={"model": "user_code:normalised"}, trace=True)
     yield Case("sweep-normalised", "reproduce", normalised, stop=(signal.SIGKILL, 300))
-    weightings = experiment()
-    weightings["sweep"] = [
-        weightings["sweep"][0],
-        {
-            "axis": "weighting",
-            "values": [{"label": w, "set": {"problem.weighting": w}} for w in ("uniform", "samples")],
-        },
-        {
-            "axis": "method",
-            "values": [{"label": m, "set": {"algorithm.name": m}} for m in ("depositum", "dproxsgt", "cdproxsgt")],
-        },
-    ]
-    yield Case("sweep-weightings", "reproduce", weightings)
-    tuned = experiment()
-    tuned["sweep"] = [tuned["sweep"][2]]
-    tuned["tune"] = [
-        {
-            "cell": {"partition": "partition iid"},
-            "where": {},
-            "holdout": 0.3,
-            "seed": 5,
-            "grid": {"algorithm.alpha": [0.01, 0.1], "algorithm.gamma": [0.2, 0.6]},
-        }
-    ]
-    yield Case("sweep-tuned", "reproduce", tuned)
-    vmapped = experiment()
-    vmapped["base"]["run"]["backend"] = "vmap"
-    yield Case("sweep-vmap", "reproduce", vmapped)
+    tune = {
+        "cell": {"partition": "partition 0"},
+        "where": {},
+        "holdout": 0.3,
+        "seed": 5,
+        "grid": {"algorithm.alpha": [0.01, 0.1], "algorithm.gamma": [0.2, 0.6]},
+    }
+    yield Case("sweep-tuned", "reproduce", experiment("partition", tune=[tune]))
     options = ("--methods", "depositum,dsgt,fedmid,deepstorm,fedavg")
     yield Case("compared", "compare", configuration(), (options,))
 
@@ -503,8 +489,9 @@ def fit_arguments(**changes: Any) -> Table:
     import depositum as dp
 
     torch.manual_seed(3)
+    make = changes.pop("model", lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)))
     return {
-        "model": nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)),
+        "model": make(),
         "clients": [client_data(client) for client in range(4)],
         "network": dp.ring(4),
         "regularizer": dp.L1(),
@@ -542,10 +529,10 @@ def fit_cases() -> Iterator[Case]:
         "fit-server": lambda: fit_arguments(network=None, algorithm=dp.algorithm("fedmid", alpha=0.1)),
         "fit-loss": lambda: fit_arguments(loss=huber, regularizer=dp.MCP(lam=1.0, theta=5.0)),
         "fit-regression": lambda: fit_arguments(
-            model=nn.Linear(4, 1),
+            model=lambda: nn.Linear(4, 1),
             clients=[(inputs, inputs.sum(1, keepdim=True).sin()) for inputs, _ in map(client_data, range(4))],
         ),
-        "fit-full": lambda: fit_arguments(batch_size="full", network=dp.complete(4)),
+        "fit-full": lambda: fit_arguments(model=lambda: nn.Linear(4, 3), batch_size="full", network=dp.complete(4)),
         "fit-schedule": lambda: fit_arguments(
             algorithm=dp.algorithm("depositum", alpha={"power": {"start": 0.3, "power": 0.5}})
         ),
