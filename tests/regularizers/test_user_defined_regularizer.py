@@ -1,4 +1,4 @@
-"""A person's own regularizer, as docs/methods.md shows it, named in a configuration."""
+"""A user-defined regularizer, the example of docs/methods.md, named in a configuration."""
 
 import tomllib
 from pathlib import Path
@@ -32,7 +32,7 @@ class Odd(Huber):
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def restore_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(REGULARIZERS, "_factories", dict(REGULARIZERS._factories))
 
 
@@ -41,8 +41,8 @@ def config(folder: Path, regularizer: object) -> Path:
     return write_config(folder / "c.toml", problem={"regularizer": regularizer, "beta": 0.05})
 
 
-def test_the_documented_one_is_what_it_says(tmp_path: Path) -> None:
-    """Its prox minimises h(p) + (p − z)²/(2τ): no p of a fine grid does better."""
+def test_the_documented_prox_is_correct(tmp_path: Path) -> None:
+    """It minimises h(p) + (p − z)²/(2τ): no p of a fine grid is better."""
     h = load(config(tmp_path, {"mine:Huber": {"delta": 0.5}})).make_regularizer()
     grid = torch.linspace(-4, 4, 80_001, dtype=torch.float64)[:, None]
     for z in (-2.3, -0.6, 0.0, 0.4, 0.51, 3.0):
@@ -55,13 +55,13 @@ def test_the_documented_one_is_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "regularizer", ["mine:Huber", {"mine:Huber": {"delta": 0.5}}, [{"mine:Huber": 0.5, "on": "*weight", "scale": 2.0}]]
 )
-def test_a_run_with_it(tmp_path: Path, regularizer: object) -> None:
-    """It is run, counted in φ, resumed, and written out with its defaults; another δ is another run."""
+def test_a_run_with_a_user_defined_regularizer(tmp_path: Path, regularizer: object) -> None:
+    """It can be resumed, and is saved with its defaults; another δ is another run."""
     path, out = config(tmp_path, regularizer), tmp_path / "run"
     assert cli("run", path, "--out", out, "--set", "run.steps=9").code == 0
     assert cli("run", path, "--out", out).code == 0
-    assert cli("run", path, "--out", tmp_path / "whole").code == 0
-    assert outcome(out) == outcome(tmp_path / "whole")
+    assert cli("run", path, "--out", tmp_path / "uninterrupted").code == 0
+    assert outcome(out) == outcome(tmp_path / "uninterrupted")
     written = tomllib.loads((out / "config.toml").read_text())["problem"]["regularizer"]
     part = written[0] if isinstance(written, list) else written
     assert part["mine:Huber"] == {"delta": 1.0 if regularizer == "mine:Huber" else 0.5}
@@ -71,7 +71,7 @@ def test_a_run_with_it(tmp_path: Path, regularizer: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("regularizer", "said"),
+    ("regularizer", "message"),
     [
         ("mine:Hubert", "module 'mine' has no 'Hubert'; did you mean 'Huber'?"),
         ("mime:Huber", "problem.regularizer: no module 'mime'"),
@@ -89,15 +89,15 @@ def test_a_run_with_it(tmp_path: Path, regularizer: object) -> None:
         ({"mine:Huber": {"detla": 1.0}}, "problem.regularizer.mine:Huber.detla: unknown key; it can be 'delta'"),
     ],
 )
-def test_mistakes(tmp_path: Path, regularizer: object, said: str) -> None:
+def test_invalid_definitions_are_rejected(tmp_path: Path, regularizer: object, message: str) -> None:
     result = cli("run", config(tmp_path, regularizer), "--out", tmp_path / "run")
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert len(result.err.splitlines()) == 1
 
 
-def test_only_ones_own_may_do_without_a_distance() -> None:
-    """All that are here answer the four questions that can be asked of an h."""
+def test_registered_regularizers_define_the_subdifferential_distance() -> None:
+    """Only user-defined ones may omit it."""
     for name in REGULARIZERS:
         assert "subdifferential_distance" in vars(REGULARIZERS[name]) or any(
             "subdifferential_distance" in vars(kind)

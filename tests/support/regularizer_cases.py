@@ -1,7 +1,7 @@
-"""All regularizers that are registered, with parameters to be tested with, and their definitions.
+"""Test cases for all registered regularizers, and their definitions in NumPy.
 
-A regularizer that is registered is tested by that alone, with its default parameters; `EXAMPLES` gives parameters to
-those that have none by default or deserve several.
+A registered regularizer is tested with its default parameters; `EXAMPLES` has parameters for those that have no
+defaults or need several cases.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ EXAMPLES = {
 }
 
 SPECS = [{name: parameters} for name in REGULARIZERS for parameters in EXAMPLES.get(name, [{}])]
-SPECS += [  # sums over groups of parameters are regularizers like the others
+SPECS += [  # sums over groups of parameters
     [
         {"mcp": {}, "on": "first.weight", "scale": 0.5},
         {"simplex": {}, "on": "*.bias"},
@@ -66,8 +66,9 @@ CASES = [Case(spec) for spec in SPECS]
 
 
 def only(condition):
+    """Parametrize a test over the cases that satisfy a condition."""
     chosen = [case for case in CASES if condition(case)]
-    assert chosen, "a test that would run on nothing"
+    assert chosen, "no case satisfies the condition"
     return pytest.mark.parametrize("case", chosen, ids=lambda case: str(case.spec).replace("'", ""))
 
 
@@ -76,7 +77,7 @@ every_indicator = only(lambda case: case.h.indicator)
 every_finite = only(lambda case: not case.h.indicator)
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 
-# Kinks and ties are where formulas go wrong: exact zeros and equal coordinates are drawn as often as anything.
+# Errors show at kinks and ties: exact zeros and equal coordinates are drawn as often as other values.
 numbers = st.one_of(
     st.sampled_from([0.0, 0.5, 1.0, -1.0, 2.0]), st.floats(-6, 6, width=32).filter(lambda v: v == 0 or abs(v) > 1e-6)
 )
@@ -90,7 +91,7 @@ def draw(*shape, seed=0, dtype=torch.float64, scale=2.0):
 
 
 def feasible(h, x):
-    """A point with h finite: x itself, or its projection where h is ∞ (groups may mix both kinds)."""
+    """A point with finite h: x itself, or its projection where h is ∞ (a sum may contain both kinds)."""
     return torch.where(h.value(x).isfinite().unsqueeze(-1), x, h.prox(x, 1e-3))
 
 
@@ -98,7 +99,7 @@ def dot(a, b):
     return (a * b).sum(-1)
 
 
-# Their values, by their definitions, written out in NumPy
+# Values by definition, in NumPy
 
 
 def mcp_term(t, lam, theta):

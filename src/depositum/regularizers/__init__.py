@@ -1,7 +1,8 @@
-"""h of the objective φ = f + βh: what is added to the loss for sparsity, low rank or constraints.
+"""Regularizers h of the objective φ = f + βh, for sparsity, low rank or constraints.
 
-A configuration names one, `"l1"` or `{ mcp = { lam = 1.0, theta = 5.0 } }`, for the whole row or for chosen parameters,
-`{ l1 = {}, on = "*.weight", scale = 2.0 }`, or a list of such tables for a sum over disjoint groups of parameters.
+A configuration names one for the complete row, `"l1"` or `{ mcp = { lam = 1.0, theta = 5.0 } }`, or for some of the
+parameters, `{ l1 = {}, on = "*.weight", scale = 2.0 }`, or gives a list of such tables for a sum over disjoint groups
+of parameters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,10 @@ from typing import Any
 
 from depositum.errors import ConfigError, RegularizerError, listing, nearest
 from depositum.registry import Registry, Spec
-from depositum.regularizers.base import Regularizer
 from depositum.regularizers.groups import Group, Groups
 from depositum.regularizers.indicators import Box, L1Ball, L2Ball, Nonnegative, Simplex
 from depositum.regularizers.nonconvex import MCP, SCAD
+from depositum.regularizers.regularizer import Regularizer
 from depositum.regularizers.separable import L1, ElasticNet, SquaredL2, Zero
 from depositum.regularizers.structured import GroupLasso, L2Norm, NuclearNorm
 
@@ -38,7 +39,7 @@ __all__ = [
     "build",
 ]
 
-#: Every regularizer by the name a configuration gives it; a person's own is added with `@REGULARIZERS.register(name)`.
+#: Regularizers by name; user-defined ones are added with `@REGULARIZERS.register(name)`.
 REGULARIZERS: Registry[Regularizer] = Registry("regularizer")
 
 _NAMES: dict[str, type[Regularizer]] = {
@@ -61,12 +62,12 @@ _NAMES: dict[str, type[Regularizer]] = {
 for _name, _class in _NAMES.items():
     REGULARIZERS.register(_name)(_class)
 
-#: The keys that may stand beside a regularizer's name.
-_BESIDE = ("on", "scale")
+#: The keys that a table may have besides the name of a regularizer.
+_OPTIONS = ("on", "scale")
 
 
 def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regularizer") -> Regularizer:
-    """The regularizer a person chose; one that is already built is returned as it is.
+    """Build the regularizer that the user specified; an instance is returned as it is.
 
     >>> build({"mcp": {"theta": 3.0}})
     MCP(lam=1.0, theta=3.0)
@@ -88,13 +89,13 @@ def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regular
     for i, part in enumerate(parts):
         if not (isinstance(part, Group) and part.patterns is not None):
             raise RegularizerError(
-                f"{key}[{i}].on", 'missing; in a list each regularizer has its own parameters: add on = "…"'
+                f"{key}[{i}].on", 'missing; each regularizer of a list needs the parameters it acts on: add on = "…"'
             )
     return Groups(parts)
 
 
 def with_defaults(spec: Spec | Sequence[Spec]) -> Spec | list[Spec]:
-    """What a person chose, with the arguments that were left to their defaults.
+    """The user's specification with default arguments filled in.
 
     >>> with_defaults([{"mcp": {}, "on": "*.weight"}])
     [{'mcp': {'lam': 1.0, 'theta': 5.0}, 'on': '*.weight'}]
@@ -105,44 +106,44 @@ def with_defaults(spec: Spec | Sequence[Spec]) -> Spec | list[Spec]:
 
 
 def _one_with_defaults(spec: Spec) -> Spec:
-    beside = {} if isinstance(spec, str) else {k: spec[k] for k in _BESIDE if k in spec}
-    if not beside:
+    options = {} if isinstance(spec, str) else {k: spec[k] for k in _OPTIONS if k in spec}
+    if not options:
         return REGULARIZERS.with_defaults(spec)
-    complete = REGULARIZERS.with_defaults({k: v for k, v in spec.items() if k not in beside})  # type: ignore[union-attr]
-    return {**({complete: {}} if isinstance(complete, str) else complete), **beside}
+    complete = REGULARIZERS.with_defaults({k: v for k, v in spec.items() if k not in options})  # type: ignore[union-attr]
+    return {**({complete: {}} if isinstance(complete, str) else complete), **options}
 
 
 def _build_one(spec: Spec, key: str) -> Regularizer:
-    """One name or table, with the keys beside the name."""
-    beside: dict[str, Any] = {}
+    """Build one name or table, including the options."""
+    options: dict[str, Any] = {}
     if isinstance(spec, Mapping):
-        beside = {k: spec[k] for k in _BESIDE if k in spec}
-        spec = {k: v for k, v in spec.items() if k not in beside}
-        _check_beside(spec, beside, key)
+        options = {k: spec[k] for k in _OPTIONS if k in spec}
+        spec = {k: v for k, v in spec.items() if k not in options}
+        _check_options(spec, options, key)
     choice = REGULARIZERS.parse(spec, key)
     try:
         h = choice.make()
     except RegularizerError as error:
         raise RegularizerError(f"{key}.{choice.name}.{error.key}", error.problem) from None
-    if not beside:
+    if not options:
         return h
     try:
-        return Group(h, beside.get("on"), beside.get("scale", 1.0))
+        return Group(h, options.get("on"), options.get("scale", 1.0))
     except RegularizerError as error:
         raise RegularizerError(f"{key}.{error.key}", error.problem) from None
 
 
-def _check_beside(named: Mapping[str, Any], beside: Mapping[str, Any], key: str) -> None:
-    """Refuse what stands beside the name and is neither `on` nor `scale`, or is one of them with a wrong type."""
+def _check_options(named: Mapping[str, Any], options: Mapping[str, Any], key: str) -> None:
+    """Reject unknown keys besides the name, and values of `on` and `scale` of the wrong type."""
     names = [k for k in named if k in REGULARIZERS]
     if len(names) > 1:
-        raise ConfigError(key, f"{listing(names)} given in one table; write a list of tables, each with its own `on`")
+        raise ConfigError(key, f"{listing(names)} given in one table; write a list of tables, each with an `on`")
     for unknown in [k for k in named if names and k not in names]:
-        allowed = f"beside {names[0]!r} there can be {listing(_BESIDE)}"
-        raise ConfigError(f"{key}.{unknown}", f"unknown key; {allowed}{nearest(unknown, _BESIDE)}")
-    on, scale = beside.get("on", "*"), beside.get("scale", 1.0)
+        allowed = f"besides {names[0]!r} it can be {listing(_OPTIONS)}"
+        raise ConfigError(f"{key}.{unknown}", f"unknown key; {allowed}{nearest(unknown, _OPTIONS)}")
+    on, scale = options.get("on", "*"), options.get("scale", 1.0)
     patterns = [on] if isinstance(on, str) else on
     if not (isinstance(patterns, list | tuple) and patterns and all(isinstance(p, str) for p in patterns)):
-        raise ConfigError(f"{key}.on", f"{on!r} given; it must be a pattern of parameter names, or a list of them")
+        raise ConfigError(f"{key}.on", f"{on!r} given; it must be a pattern of parameter names or a list of patterns")
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise ConfigError(f"{key}.scale", f"{scale!r} given; it must be a number > 0")

@@ -1,7 +1,7 @@
-"""A regularizer of chosen parameters, and sums of such over disjoint groups of parameters.
+"""Regularizers of some of the parameters, and their sums over disjoint groups of parameters.
 
-h = Σ_g c_g h_g(x_g) falls apart by groups: its prox is each group's own prox on its own columns, with step c_g τ,
-and its modulus is the largest c_g ρ_g.
+h = Σ_g c_g h_g(x_g) decomposes by groups: its prox applies the prox of each h_g to the columns of the group, with step
+c_g τ, and its modulus is the largest c_g ρ_g.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from depositum.errors import ConfigError, RegularizerError
 from depositum.layout import Layout
-from depositum.regularizers.base import Regularizer, Step, check_parameter, norm
+from depositum.regularizers.regularizer import Regularizer, Step, check_parameter, norm
 from depositum.regularizers.separable import Separable
 
 
-class Columns:
-    """Some columns of a row, as numbers `[k]` and as a mask `[d]`, kept on every device where they were asked for."""
+class ColumnSelection:
+    """Some columns of a row, as indices `[k]` and as a mask `[d]`, cached on every device where they are used."""
 
     def __init__(self, index: Tensor, size: int) -> None:
         self._mask = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
@@ -26,7 +26,7 @@ class Columns:
         self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers and mask on the device of `like`."""
+        """Indices and mask on the device of `like`."""
         if like.device not in self._copies:
             self._copies[like.device] = self._index.to(like.device), self._mask.to(like.device)
         return self._copies[like.device]
@@ -34,14 +34,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class Group(Regularizer):
-    """scale · h of the parameters whose names match; the others are left free.
+    """scale · h of the parameters whose names match; the others are not regularized.
 
     Parameters
     ----------
     regularizer
-        h, of the chosen parameters laid end to end.
+        h, of the concatenation of the selected parameters.
     patterns
-        Shell patterns of names, `!` takes away (see `Layout.select`); `None` for the whole row.
+        Shell patterns of names, with `!` for exclusion (see `Layout.select`); `None` for the complete row.
     scale
         The factor c > 0.
 
@@ -54,8 +54,8 @@ class Group(Regularizer):
     regularizer: Regularizer
     patterns: str | Sequence[str] | None = None
     scale: float = 1.0
-    chosen: Layout | None = field(default=None, init=False, repr=False)
-    columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
+    selected: Layout | None = field(default=None, init=False, repr=False)
+    columns: ColumnSelection | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_parameter(self, "scale", above=0)
@@ -77,16 +77,16 @@ class Group(Regularizer):
         return self.regularizer.indicator
 
     def bind(self, layout: Layout) -> "Group":
-        columns, chosen = None, layout
+        columns, selected = None, layout
         if self.patterns is not None:
             try:
-                index, chosen = layout.select(self.patterns)
+                index, selected = layout.select(self.patterns)
             except ConfigError as error:
                 raise RegularizerError(error.key, error.problem) from None
-            columns = Columns(index, layout.size)
+            columns = ColumnSelection(index, layout.size)
         bound = copy(self)
-        object.__setattr__(bound, "regularizer", self.regularizer.bind(chosen))
-        object.__setattr__(bound, "chosen", chosen)
+        object.__setattr__(bound, "regularizer", self.regularizer.bind(selected))
+        object.__setattr__(bound, "selected", selected)
         object.__setattr__(bound, "columns", columns)
         return bound
 
@@ -97,34 +97,34 @@ class Group(Regularizer):
         return Group(self.regularizer, self.patterns, self.scale * scale)
 
     def value(self, x: Tensor) -> Tensor:
-        return self.scale * self.regularizer.value(self._own(x))
+        return self.scale * self.regularizer.value(self._select(x))
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
         step = self.scale * tau
         if self.patterns is None:
             return self.regularizer._prox(z, step)
         index, mask = self._columns(z)
-        if isinstance(self.regularizer, Separable):  # elementwise: cheaper on all columns than gathered and put back
+        if isinstance(self.regularizer, Separable):  # elementwise: cheaper on all columns than gather and scatter
             return torch.where(mask, self.regularizer._prox(z, step), z)
         return z.index_copy(-1, index, self.regularizer._prox(z.index_select(-1, index), step))
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
-        return torch.hypot(self.own_distance(x, v), norm(self.without(v)))
+        return torch.hypot(self.distance_within(x, v), norm(self.zero_within(v)))
 
-    def own_distance(self, x: Tensor, v: Tensor) -> Tensor:
-        """`subdifferential_distance` in the group's own columns alone."""
-        return self.scale * self.regularizer.subdifferential_distance(self._own(x), self._own(v) / self.scale)
+    def distance_within(self, x: Tensor, v: Tensor) -> Tensor:
+        """`subdifferential_distance` restricted to the columns of the group."""
+        return self.scale * self.regularizer.subdifferential_distance(self._select(x), self._select(v) / self.scale)
 
-    def without(self, v: Tensor) -> Tensor:
-        """The rows v with the group's own columns zero."""
+    def zero_within(self, v: Tensor) -> Tensor:
+        """The rows v with the columns of the group set to zero."""
         return torch.zeros_like(v) if self.patterns is None else v.index_fill(-1, self._columns(v)[0], 0)
 
-    def _own(self, x: Tensor) -> Tensor:
+    def _select(self, x: Tensor) -> Tensor:
         return x if self.patterns is None else x.index_select(-1, self._columns(x)[0])
 
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.columns is None:
-            raise RegularizerError("regularizer", f"{self} chooses parameters and has no layout yet; use bind(layout)")
+            raise RegularizerError("regularizer", f"{self} selects parameters but has no layout; call bind(layout)")
         index, mask = self.columns(x)
         assert x.shape[-1] == mask.shape[-1], f"rows of {x.shape[-1]} columns, a layout of {mask.shape[-1]}"
         return index, mask
@@ -132,7 +132,7 @@ class Group(Regularizer):
 
 @dataclass(frozen=True, init=False)
 class Groups(Regularizer):
-    """A sum over groups of parameters, no parameter being in two of them; parameters in none are left free.
+    """A sum over disjoint groups of parameters; parameters in none of them are not regularized.
 
     >>> from depositum.regularizers import L1, Nonnegative
     >>> h = L1().on("weight") + Nonnegative().on("bias")
@@ -169,11 +169,11 @@ class Groups(Regularizer):
         bound = Groups([group.bind(layout) for group in self.groups])
         owner: dict[str, Group] = {}
         for group in bound.groups:
-            assert group.chosen is not None
-            for name in group.chosen.names:
+            assert group.selected is not None
+            for name in group.selected.names:
                 if name in owner:
                     raise RegularizerError(
-                        "on", f"parameter {name!r} is both in {owner[name]} and in {group}; the groups must be disjoint"
+                        "on", f"parameter {name!r} is in both {owner[name]} and {group}; the groups must be disjoint"
                     )
                 owner[name] = group
         object.__setattr__(bound, "bound", True)
@@ -186,17 +186,17 @@ class Groups(Regularizer):
         return torch.stack([group.value(x) for group in self._disjoint()], -1).sum(-1)
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
-        for group in self._disjoint():  # each touches its own columns alone
+        for group in self._disjoint():  # each changes only the columns of its group
             z = group._prox(z, tau)
         return z
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
-        distances = [group.own_distance(x, v) for group in self._disjoint()]
+        distances = [group.distance_within(x, v) for group in self._disjoint()]
         for group in self.groups:
-            v = group.without(v)
+            v = group.zero_within(v)
         return norm(torch.stack([*distances, norm(v)], -1))
 
     def _disjoint(self) -> tuple[Group, ...]:
         if not self.bound:
-            raise RegularizerError("regularizer", f"{self} chooses parameters and has no layout yet; use bind(layout)")
+            raise RegularizerError("regularizer", f"{self} selects parameters but has no layout; call bind(layout)")
         return self.groups

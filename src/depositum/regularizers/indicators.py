@@ -1,8 +1,8 @@
 """Constraints: h is 0 on a convex set and ∞ outside, its prox is the projection and ∂h the normal cone.
 
-Averaging rows that lie in a convex set gives a row that lies in it, but only up to rounding: a row counts as inside, or
-as on the boundary, within `tolerance` of the size of the set, so that φ stays finite after mixing. What the set bounds
-at zero (signs) is on the boundary at zero alone: averages of zeros are zeros, and small weights are not.
+An average of rows in a convex set is in the set only up to rounding. A row therefore counts as inside, or as on the
+boundary, within `tolerance` relative to the size of the set, so that φ stays finite after mixing. A bound at zero
+(signs) is attained at exactly zero only: averages of zeros are zeros, and small weights are not.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from depositum.errors import RegularizerError
-from depositum.regularizers.base import Regularizer, Step, check_parameter, norm, tolerance
+from depositum.regularizers.regularizer import Regularizer, Step, check_parameter, norm, tolerance
 from depositum.regularizers.separable import Separable
 
 
 def _zero_where(inside: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 inside and ∞ outside; a comparison with NaN is false, so that NaN is outside."""
+    """0 inside and ∞ outside; NaN counts as outside, since comparisons with it are false."""
     return torch.where(inside, 0.0, inf).to(dtype)
 
 
@@ -27,7 +27,7 @@ class Indicator(Regularizer):
     indicator = True
 
     def _or_outside(self, x: Tensor, distance: Tensor) -> Tensor:
-        """The distance to the normal cone at x, which is empty outside the set."""
+        """The distance to the normal cone at x, or ∞ outside the set, where the cone is empty."""
         return torch.where(self.value(x) == 0, distance, inf).to(x.dtype)
 
 
@@ -67,7 +67,7 @@ class Box(Separable, Indicator):
 
 @dataclass(frozen=True)
 class Nonnegative(Separable, Indicator):
-    """x_j ≥ 0 for every coordinate; the tolerance is absolute here, as the set has no size."""
+    """x_j ≥ 0 for every coordinate; the tolerance is absolute, as the set is unbounded."""
 
     def terms(self, x: Tensor) -> Tensor:
         return _zero_where(x >= -tolerance(x.dtype), x.dtype)
@@ -83,7 +83,7 @@ class Nonnegative(Separable, Indicator):
 
 @dataclass(frozen=True)
 class L2Ball(Indicator):
-    """‖x‖₂ ≤ radius, of the whole row."""
+    """‖x‖₂ ≤ radius for the complete row."""
 
     radius: float
 
@@ -107,7 +107,7 @@ class L2Ball(Indicator):
 
 @dataclass(frozen=True)
 class L1Ball(Indicator):
-    """‖x‖₁ ≤ radius, of the whole row."""
+    """‖x‖₁ ≤ radius for the complete row."""
 
     radius: float
 
@@ -132,7 +132,7 @@ class L1Ball(Indicator):
 
 @dataclass(frozen=True)
 class Simplex(Indicator):
-    """x_j ≥ 0 and Σx_j = total, of the whole row.
+    """x_j ≥ 0 and Σx_j = total for the complete row.
 
     >>> Simplex().prox(torch.tensor([1.0, 0.8, -2.0]), 1.0)
     tensor([0.6000, 0.4000, 0.0000])
@@ -152,16 +152,16 @@ class Simplex(Indicator):
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
         # The normal cone is {u : u_j = c where x_j > 0, u_j ≤ c elsewhere, c any number}. Projecting a row whose sum is
-        # rounded below `total` raises its zeros by as little, which does not make them positive.
+        # rounded below `total` raises its zeros by a rounding error, which does not make them positive.
         rounding = 8 * torch.finfo(x.dtype).eps * x.amax(-1, keepdim=True)
         return self._or_outside(x, _level_distance(v, x > rounding, smallest=-inf))
 
 
 def project_on_simplex(z: Tensor, total: float) -> Tensor:
-    """The nearest point of {x ≥ 0, Σx = total} to each row of `[..., d]`: max(z − θ, 0), θ found by sorting.
+    """The projection of each row of `[..., d]` onto {x ≥ 0, Σx = total}: max(z − θ, 0), with θ found by sorting.
 
-    In float64, and relative to the largest coordinate: those that stay positive lie within `total` of it, so that
-    nothing is lost to cancellation however large z is.
+    Computed in float64, relative to the largest coordinate: those that stay positive are within `total` of it, so that
+    no digits cancel, however large z is.
     """
     u = z.double()
     u = u - u.amax(-1, keepdim=True)
@@ -172,10 +172,10 @@ def project_on_simplex(z: Tensor, total: float) -> Tensor:
 
 
 def _level_distance(v: Tensor, support: Tensor, smallest: float) -> Tensor:
-    """The least ‖v − u‖ over c ≥ `smallest` and u_j = c on the support and u_j ≤ c elsewhere: `[..., d]` → `[...]`.
+    """Min ‖v − u‖ over c ≥ `smallest`, u_j = c on the support and u_j ≤ c elsewhere: `[..., d]` → `[...]`.
 
-    The best c is the mean of v over the support and those other coordinates that are above that mean; these are
-    the largest ones, so that a sorted cumulative sum finds them.
+    The optimal c is the mean of v over the support and the other coordinates that exceed this mean; these are the
+    largest ones, so that a sorted cumulative sum finds them.
     """
     v = v.double()
     size = support.sum(-1, keepdim=True)
@@ -189,8 +189,10 @@ def _level_distance(v: Tensor, support: Tensor, smallest: float) -> Tensor:
 
 
 def _norm(x: Tensor) -> Tensor:
+    """Euclidean norm of each row, in float64."""
     return norm(x, torch.float64)
 
 
 def _total(x: Tensor) -> Tensor:
+    """Sum of each row, in float64."""
     return x.sum(-1, dtype=torch.float64)

@@ -1,6 +1,6 @@
 """The paper's weakly convex penalties, MCP and SCAD.
 
-Both rise like λ|x| at 0 and level off, so that large coordinates are not shrunk. λ (`lam`) is part of h and β
+Both grow like λ|x| near 0 and become constant, so that large coordinates are not shrunk. λ (`lam`) is part of h, and β
 multiplies h: β·h with λ = 1 and h with λ = β are different functions.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depositum.regularizers.base import Step, check_parameter
+from depositum.regularizers.regularizer import Step, check_parameter
 from depositum.regularizers.separable import Separable, even_interval, soft_threshold
 
 
@@ -22,7 +22,7 @@ class MCP(Separable):
     lam
         λ > 0, the slope at 0.
     theta
-        θ > 0: the penalty is level from θλ on. The prox needs τ < θ.
+        θ > 0: the penalty is constant for |x| ≥ θλ. The prox needs τ < θ.
 
     >>> MCP(lam=1.0, theta=5.0).prox(torch.tensor([0.5, 3.0, 7.0]), 1.0)
     tensor([0.0000, 2.5000, 7.0000])
@@ -40,7 +40,7 @@ class MCP(Separable):
         return 1 / self.theta
 
     def terms(self, x: Tensor) -> Tensor:
-        size = x.abs().clamp(max=self.theta * self.lam)  # level from there on
+        size = x.abs().clamp(max=self.theta * self.lam)  # constant beyond
         return self.lam * size - size.square() / (2 * self.theta)
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
@@ -60,9 +60,9 @@ class SCAD(Separable):
     Parameters
     ----------
     lam
-        λ > 0, the slope at 0 and where it begins to fall.
+        λ > 0, the slope at 0 and the point from which it decreases.
     a
-        a > 2: the penalty is level from aλ on. The prox needs τ < a − 1.
+        a > 2: the penalty is constant for |x| ≥ aλ. The prox needs τ < a − 1.
 
     >>> SCAD(lam=1.0, a=3.0).prox(torch.tensor([1.5, 2.5, 4.0]), 0.5)
     tensor([1.0000, 2.3333, 4.0000])
@@ -81,7 +81,7 @@ class SCAD(Separable):
 
     def terms(self, x: Tensor) -> Tensor:
         lam, a = self.lam, self.a
-        size = x.abs().clamp(max=a * lam)  # level from there on
+        size = x.abs().clamp(max=a * lam)  # constant beyond
         return torch.where(size <= lam, lam * size, (2 * a * lam * size - size.square() - lam**2) / (2 * (a - 1)))
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:

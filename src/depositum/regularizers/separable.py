@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from depositum.regularizers.base import Regularizer, Step, check_parameter, norm
+from depositum.regularizers.regularizer import Regularizer, Step, check_parameter, norm
 
 
 class Separable(Regularizer):
-    """A sum over coordinates of one and the same function η, which is all that a subclass states."""
+    """A sum over coordinates of the same function η, which a subclass defines."""
 
     separable = True
 
@@ -20,7 +20,7 @@ class Separable(Regularizer):
 
     @abstractmethod
     def interval(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """∂η of each coordinate, as its two ends, `[..., d]` each; the empty set is (∞, −∞)."""
+        """The two ends of the interval ∂η of each coordinate, `[..., d]` each; the empty set is (∞, −∞)."""
 
     def value(self, x: Tensor) -> Tensor:
         return self.terms(x).sum(-1)
@@ -36,7 +36,7 @@ def soft_threshold(z: Tensor, threshold: Step) -> Tensor:
 
 
 def even_interval(x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """∂η for an even η with derivative `slope` at |x|: from −slope to slope at x = 0, one number elsewhere."""
+    """∂η for an even η with derivative `slope` at |x|: [−slope, slope] at x = 0, a single number elsewhere."""
     derivative = torch.where(x.isnan(), x, torch.sign(x) * slope)  # the sign of NaN is 0
     return torch.where(x == 0, -slope, derivative), torch.where(x == 0, slope, derivative)
 
@@ -58,7 +58,7 @@ class Zero(Separable):
 
 @dataclass(frozen=True)
 class L1(Separable):
-    """h(x) = Σ|x_j|, which makes coordinates zero.
+    """h(x) = Σ|x_j|, which promotes sparsity.
 
     >>> L1().prox(torch.tensor([3.0, -0.5]), 1.0)
     tensor([2., 0.])
@@ -76,7 +76,7 @@ class L1(Separable):
 
 @dataclass(frozen=True)
 class SquaredL2(Separable):
-    """h(x) = ‖x‖²/2, the ridge."""
+    """h(x) = ‖x‖²/2, the ridge penalty."""
 
     def terms(self, x: Tensor) -> Tensor:
         return x.square() / 2
@@ -95,7 +95,7 @@ class ElasticNet(Separable):
     Parameters
     ----------
     k
-        Weight of the ridge, k ≥ 0; with k = 0 this is `L1`.
+        Weight of the ridge penalty, k ≥ 0; with k = 0 this is `L1`.
     """
 
     k: float = 1.0

@@ -1,4 +1,4 @@
-"""Norms of blocks: of the whole row, of each output unit, of the singular values of each weight."""
+"""Block norms: of the complete row, of each output unit, and of the singular values of each weight."""
 
 from abc import abstractmethod
 from copy import copy
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from depositum.errors import RegularizerError
 from depositum.layout import Layout, ParameterSlot
-from depositum.regularizers.base import Regularizer, Step, norm, tolerance
+from depositum.regularizers.regularizer import Regularizer, Step, norm, tolerance
 
 
 @dataclass(frozen=True)
 class L2Norm(Regularizer):
-    """h(x) = ‖x‖₂ of the whole row: the norm, not its square. It makes a row zero all at once or not at all."""
+    """h(x) = ‖x‖₂ of the complete row: the norm, not its square. It sets a row to zero entirely or not at all."""
 
     def value(self, x: Tensor) -> Tensor:
         return norm(x)
@@ -28,31 +28,31 @@ class L2Norm(Regularizer):
 
 @dataclass(frozen=True)
 class PerWeight(Regularizer):
-    """A sum over the weights of a model, each seen as a matrix `[out, rest]`; a subclass states h of one matrix.
+    """A sum over the weights of a model, each reshaped to a matrix `[out, rest]`; a subclass defines h of one matrix.
 
-    The weights are the parameters with two dimensions or more; those with fewer (biases, the scales of norm layers)
-    are left free.
+    The weights are the parameters with two or more dimensions; the others (biases, the scales of normalization layers)
+    are not regularized.
     """
 
     layout: Layout | None = field(default=None, init=False, repr=False)
 
     @abstractmethod
     def _matrix_value(self, m: Tensor) -> Tensor:
-        """`[..., out, rest]` → `[...]`."""
+        """H of each matrix: `[..., out, rest]` → `[...]`."""
 
     @abstractmethod
     def _matrix_prox(self, m: Tensor, tau: Step) -> Tensor:
-        """`[..., out, rest]` → the same, for a step that broadcasts against `[..., 1]`."""
+        """The prox of each matrix `[..., out, rest]`, for a step that broadcasts against `[..., 1]`."""
 
     @abstractmethod
     def _matrix_distance(self, m: Tensor, v: Tensor) -> Tensor:
-        """`[..., out, rest]` twice → `[...]`."""
+        """The distance of v to ∂h(m) for each matrix: `[..., out, rest]` twice → `[...]`."""
 
     def bind(self, layout: Layout) -> Regularizer:
         if not any(map(_is_weight, layout)):
             raise RegularizerError(
                 "regularizer",
-                f"{type(self).__name__} acts on parameters with two dimensions or more; there is none among "
+                f"{type(self).__name__} acts on parameters with two or more dimensions; there are none among "
                 f"{', '.join(layout.names)}",
             )
         bound = copy(self)
@@ -60,27 +60,27 @@ class PerWeight(Regularizer):
         return bound
 
     def value(self, x: Tensor) -> Tensor:
-        values = [self._matrix_value(_matrix(x, slot)) for slot in self._entries(x) if _is_weight(slot)]
+        values = [self._matrix_value(_matrix(x, slot)) for slot in self._checked_layout(x) if _is_weight(slot)]
         return torch.stack(values, -1).sum(-1)
 
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
         pieces = [
             self._matrix_prox(_matrix(z, slot), tau).flatten(-2) if _is_weight(slot) else _columns(z, slot)
-            for slot in self._entries(z)
+            for slot in self._checked_layout(z)
         ]
         return torch.cat(pieces, -1)
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
         distances = [
             self._matrix_distance(_matrix(x, slot), _matrix(v, slot)) if _is_weight(slot) else norm(_columns(v, slot))
-            for slot in self._entries(x)
+            for slot in self._checked_layout(x)
         ]
         return norm(torch.stack(distances, -1))
 
-    def _entries(self, x: Tensor) -> Layout:
+    def _checked_layout(self, x: Tensor) -> Layout:
         if self.layout is None:
             raise RegularizerError(
-                "regularizer", f"{self} acts on the weights of a model and has no layout yet; use its bind(layout)"
+                "regularizer", f"{self} acts on the weights of a model but has no layout; call bind(layout)"
             )
         assert x.shape[-1] == self.layout.size, f"rows of {x.shape[-1]} columns, a layout of {self.layout.size}"
         return self.layout
@@ -90,7 +90,7 @@ class PerWeight(Regularizer):
 class GroupLasso(PerWeight):
     """h(x) = Σ ‖x_g‖₂ with a group g for each output unit: the slice of a weight at one index of its first dimension.
 
-    It removes whole neurons or filters; their biases are left free.
+    It removes entire neurons or filters; their biases are not regularized.
     """
 
     def _matrix_value(self, m: Tensor) -> Tensor:
@@ -105,10 +105,10 @@ class GroupLasso(PerWeight):
 
 @dataclass(frozen=True)
 class NuclearNorm(PerWeight):
-    """h(x) = Σ of the singular values of each weight, which makes weights low-rank.
+    """h(x) = the sum of the singular values of each weight, which promotes low rank.
 
-    Singular values are taken in float64: no product of theirs may fall to TF32, and the small ones stay small.
-    On a GPU the solver waits for the device, so that this prox, alone of all, cannot be part of a CUDA graph.
+    Singular values are computed in float64, so that products do not use TF32 and small ones stay accurate. On a GPU the
+    solver synchronizes with the device, so that this prox, unlike all others, cannot be part of a CUDA graph.
     """
 
     def _matrix_value(self, m: Tensor) -> Tensor:
@@ -121,10 +121,10 @@ class NuclearNorm(PerWeight):
         return torch.where(step > 0, shrunk.to(m.dtype), m)
 
     def _matrix_distance(self, m: Tensor, v: Tensor) -> Tensor:
-        """By the subspaces of m = U S Vᵀ: ∂h is U Vᵀ there, plus any W of spectral norm ≤ 1 on their complement."""
+        """With m = U S Vᵀ, ∂h(m) is U Vᵀ plus any matrix of spectral norm ≤ 1 on the complement of U and V."""
         u, s, vh = _svd(m)
         zero = tolerance(m.dtype) * s.amax(-1, keepdim=True)
-        rank = torch.where(s > zero, 1.0, 0.0 * s)  # one for each direction of m; NaN stays NaN
+        rank = torch.where(s > zero, 1.0, 0.0 * s)  # 1 for each singular direction of m; NaN stays NaN
         u, vh = u * rank.unsqueeze(-2), vh * rank.unsqueeze(-1)
         v = v.double()
         rest = v - u @ (u.mT @ v)
@@ -142,7 +142,7 @@ def _shrink_norms(m: Tensor, tau: Step) -> Tensor:
 
 
 def _norms_distance(x: Tensor, v: Tensor) -> Tensor:
-    """Distance of v to ∂ Σ_g ‖x_g‖: the unit ball where x_g = 0, x_g/‖x_g‖ elsewhere; `[..., groups, size]` twice."""
+    """Distance of v to ∂ Σ_g ‖x_g‖ (the unit ball if x_g = 0, else x_g/‖x_g‖), for `[..., groups, size]` twice."""
     norms = norm(x)
     at_zero = torch.relu(norm(v) - 1)
     elsewhere = norm(v - x / norms.unsqueeze(-1))
@@ -150,9 +150,9 @@ def _norms_distance(x: Tensor, v: Tensor) -> Tensor:
 
 
 def _svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and Vᵀ of each matrix, in float64; a matrix that is not finite has S = NaN.
+    """U, S and Vᵀ of each matrix, in float64; a matrix with non-finite entries has S = NaN.
 
-    The solver refuses a whole batch for one NaN, but a row that diverged is no other row's concern.
+    The solver rejects an entire batch for one NaN, but a row that diverged must not affect the others.
     """
     finite = m.isfinite().all(-1).all(-1)
     u, s, vh = torch.linalg.svd(torch.where(finite[..., None, None], m, 0.0).double(), full_matrices=False)

@@ -1,4 +1,4 @@
-"""Every regularizer on rows: independent, in any dtype, within constraints; and what is refused."""
+"""Every regularizer on rows: independence, dtypes, devices, constraints, and invalid parameters."""
 
 from math import inf, sqrt
 
@@ -37,7 +37,7 @@ from tests.support.regularizer_cases import (
 
 @every
 def test_rows_are_independent(case):
-    """Breaks if anything is reduced over clients: stacked rows must give what each gives alone, in any shape."""
+    """Breaks if anything is reduced over clients: stacked rows, in any shape, equal the rows one by one."""
     z, v, tau = draw(6, D), draw(6, D, seed=1), 0.5 * case.largest_step
     p = case.h.prox(z, tau)
     torch.testing.assert_close(p, torch.stack([case.h.prox(row, tau) for row in z]), rtol=1e-12, atol=1e-13)
@@ -54,7 +54,7 @@ def test_rows_are_independent(case):
 @every
 @both_dtypes
 def test_tensor_step_equals_number(case, dtype):
-    """A step per row, or one for all, of any float dtype, gives what the number gives, in the dtype of z."""
+    """A step per row, or one for all, of any float dtype, equals the number, in the dtype of z."""
     z, taus = draw(4, D, dtype=dtype), [share * case.largest_step for share in (0.1, 0.4, 0.7, 0.9)]
     tight = {"rtol": 2e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-12}
     for tau_dtype in (dtype, torch.float64):
@@ -66,8 +66,8 @@ def test_tensor_step_equals_number(case, dtype):
 
 
 @every
-def test_float32_is_float64_rounded(case):
-    """Breaks if float32 rows lose more than rounding, or come back as another dtype."""
+def test_float32_agrees_with_float64(case):
+    """Breaks if float32 rows lose more than rounding, or if the dtype changes."""
     z, v, tau = draw(5, D), draw(5, D, seed=1), 0.5 * case.largest_step
     p = case.h.prox(z, tau)
     low = case.h.prox(z.float(), tau)
@@ -80,8 +80,8 @@ def test_float32_is_float64_rounded(case):
 
 @only(lambda case: case.name != "sum")
 @both_dtypes
-def test_zero_step(case, dtype):
-    """P_0 is the identity to the bit, or the projection: breaks a method whose step decays to nothing."""
+def test_a_step_of_zero_is_the_identity_or_the_projection(case, dtype):
+    """P_0 is the identity bit for bit, or the projection, as methods with a decaying step require."""
     z = draw(4, D, dtype=dtype)
     expected = case.h.prox(z, 1.0) if case.h.indicator else z
     for tau in (0.0, torch.zeros((), dtype=dtype), torch.zeros(4, 1, dtype=dtype)):
@@ -89,22 +89,19 @@ def test_zero_step(case, dtype):
 
 
 @every
-def test_nothing_waits_for_the_device(case):
-    """On the meta device there are no values to read and no CPU tensor is welcome: a host sync or a stray mask fails.
-
-    It stands in for a GPU, where both would be slow or wrong.
-    """
+def test_prox_does_not_synchronize_with_the_device(case):
+    """The meta device stands in for a GPU: reading a value back, or mixing in a CPU tensor, raises."""
     z = torch.empty(4, D, device="meta")
     tau = torch.empty(4, 1, device="meta")
     assert case.h.prox(z, tau).device == case.h.prox(z, 0.5 * case.largest_step).device == z.device
-    assert case.h.prox(z, torch.tensor(0.5 * case.largest_step)).device == z.device  # a 0-dim step may lie on the host
+    assert case.h.prox(z, torch.tensor(0.5 * case.largest_step)).device == z.device  # a 0-dim step may be on the host
     assert case.h.value(z).device == case.h.subdifferential_distance(z, z).device == z.device
     assert case.h.value(torch.zeros(D)).device.type == "cpu"  # and back again
 
 
 @every
-def test_prox_is_one_graph(case):
-    """Breaks if a compiled step would fall apart at the prox (a Python branch on a tensor)."""
+def test_prox_compiles_to_one_graph(case):
+    """Breaks if the prox would break the graph of a compiled step (a Python branch on a tensor)."""
     torch._dynamo.reset()  # the other cases compiled the same method, and its recompilations are limited
     compiled = torch.compile(case.h.prox, backend="eager", fullgraph=True)
     z, tau = draw(3, D), torch.full((3, 1), 0.5 * case.largest_step, dtype=torch.float64)
@@ -112,8 +109,8 @@ def test_prox_is_one_graph(case):
 
 
 @every
-def test_diverged_row_stays_alone(case):
-    """A NaN row neither raises nor touches the others, and does not come back as a number."""
+def test_a_diverged_row_does_not_affect_others(case):
+    """A NaN row neither raises nor changes the others, and does not become finite."""
     z, tau = draw(3, D), 0.5 * case.largest_step
     expected = case.h.prox(z, tau)
     z[1] = torch.nan
@@ -133,7 +130,7 @@ def test_diverged_row_stays_alone(case):
 @both_dtypes
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["near", "far"])
 def test_projection_is_feasible_and_idempotent(case, dtype, scale):
-    """Breaks if far points lose the set to cancellation, or if projecting twice moves a point."""
+    """Breaks if cancellation moves far points off the set, or if projecting twice moves a point."""
     p = case.h.prox(draw(20, D, dtype=dtype, scale=scale), 1.0)
     assert (case.h.value(p) == 0).all()
     torch.testing.assert_close(case.h.prox(p, 0.3), p, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
@@ -142,9 +139,9 @@ def test_projection_is_feasible_and_idempotent(case, dtype, scale):
 @every_indicator
 @both_dtypes
 def test_averages_of_projected_rows_stay_feasible(case, dtype):
-    """Breaks if φ becomes ∞ after mixing: a thousand clients, all on the boundary, summed in the worst order."""
+    """φ must not become ∞ after mixing: a thousand clients on the boundary, summed in the worst order."""
     p = case.h.prox(draw(1000, D, dtype=dtype, scale=5.0) + 3, 1.0)
-    p = torch.cat([p, p[:1].expand(1000, D)])  # equal rows, whose rounding errors all go one way
+    p = torch.cat([p, p[:1].expand(1000, D)])  # equal rows, whose rounding errors all have one sign
     for block in (p[:1000], p[1000:]):
         one_by_one = torch.zeros(D, dtype=dtype)
         for row in block:
@@ -156,18 +153,18 @@ def test_averages_of_projected_rows_stay_feasible(case, dtype):
 
 
 def test_simplex_in_a_million_dimensions():
-    """In float32 the sum of a million coordinates, or of what θ leaves of them, is off by more than the tolerance."""
+    """In float32 the sum of a million coordinates, before or after the projection, errs by more than the tolerance."""
     z = 1 + 1e-6 * draw(2, 1_000_000, dtype=torch.float32)
     z[1, 1:] = 0.01
     assert (Simplex().value(Simplex().prox(z, 1.0)) == 0).all()
     assert (L1Ball(5.0).value(L1Ball(5.0).prox(z, 1.0)) == 0).all()
 
 
-# --- traits and refusals ----------------------------------------------------------------------------------------------
+# --- traits and invalid parameters ------------------------------------------------------------------------------------
 
 
 def test_traits():
-    """The moduli and traits as BASELINES states them: 1/θ for MCP, 1/(a − 1) for SCAD, 0 for convex functions."""
+    """ρ is 1/θ for MCP, 1/(a − 1) for SCAD and 0 for convex functions; separable and indicator as listed."""
     assert MCP(lam=2.0, theta=4.0).rho == 0.25
     assert SCAD(lam=2.0, a=3.0).rho == 0.5
     assert not MCP().convex
@@ -182,8 +179,8 @@ def test_traits():
 
 
 @every
-def test_is_a_value(case):
-    """Two of the same parameters are equal and hash alike, and none can be changed after it was checked."""
+def test_regularizers_are_immutable_and_hashable(case):
+    """Two with the same parameters are equal and have equal hashes."""
     twin = build(case.spec).bind(LAYOUT)
     assert case.h == twin
     assert hash(case.h) == hash(twin)
@@ -193,14 +190,14 @@ def test_is_a_value(case):
 
 @every
 @pytest.mark.parametrize("tau", [-1e-3, inf, float("nan")])
-def test_impossible_step_is_refused(case, tau):
+def test_an_invalid_step_is_rejected(case, tau):
     with pytest.raises(RegularizerError, match="finite and >= 0"):
         case.h.prox(draw(2, D), tau)
 
 
 @only(lambda case: not case.h.convex)
-def test_step_beyond_weak_convexity_is_refused(case):
-    """At τρ ≥ 1 the prox may be set-valued; the message has the condition and both numbers, under the caller's key."""
+def test_a_step_beyond_weak_convexity_is_rejected(case):
+    """At τρ ≥ 1 the prox may be set-valued; the message has the caller's key, the condition and both numbers."""
     for tau in (1 / case.h.rho, 1.5 / case.h.rho):
         with pytest.raises(RegularizerError, match=r"^prox: the prox needs tau \* rho < 1") as error:
             case.h.prox(draw(2, D), tau)
@@ -211,14 +208,14 @@ def test_step_beyond_weak_convexity_is_refused(case):
     case.h.check_step(0.999 / case.h.rho)
 
 
-def test_step_is_refused_where_the_reciprocal_rounds_down():
-    """49 · (1/49) is below 1 in floating point, and τ = θ has no prox all the same."""
+def test_a_step_is_rejected_where_the_reciprocal_rounds_down():
+    """49 · (1/49) is below 1 in floating point, but there is no prox for τ = θ."""
     assert 49 * (1 / 49) < 1
     with pytest.raises(RegularizerError, match="tau"):
         MCP(theta=49.0).check_step(49.0)
 
 
-BAD = [
+INVALID_PARAMETERS = [
     (ElasticNet, {"k": -0.1}, "k", "k >= 0"),
     (MCP, {"lam": 0.0}, "lam", "lam > 0"),
     (MCP, {"lam": -1.0}, "lam", "lam > 0"),
@@ -236,8 +233,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("make", "parameters", "key", "condition"), BAD, ids=str)
-def test_bad_parameter_is_refused(make, parameters, key, condition):
+@pytest.mark.parametrize(("make", "parameters", "key", "condition"), INVALID_PARAMETERS, ids=str)
+def test_an_invalid_parameter_is_rejected(make, parameters, key, condition):
     """The message names the parameter, its value, the regularizer and the condition."""
     with pytest.raises(RegularizerError) as error:
         make(**parameters)
@@ -247,9 +244,9 @@ def test_bad_parameter_is_refused(make, parameters, key, condition):
     assert condition in text
 
 
-def test_every_numeric_parameter_refuses_what_is_not_finite():
-    """No parameter slips in unchecked: each of every registered regularizer is tried with NaN and ∞."""
-    tried = 0
+def test_every_numeric_parameter_rejects_non_finite_values():
+    """Every parameter of every registered regularizer is tested with NaN and ∞."""
+    tested = 0
     for case in CASES:
         if case.name not in DEFINITIONS or "on" in case.spec or "scale" in case.spec:
             continue
@@ -258,12 +255,12 @@ def test_every_numeric_parameter_refuses_what_is_not_finite():
                 given_ = {**case.spec[case.name], parameter: value}
                 with pytest.raises(RegularizerError, match=parameter):
                     build({case.name: given_})
-                tried += 1
-    assert tried >= 16
+                tested += 1
+    assert tested >= 16
 
 
 def test_small_weights_are_not_on_a_boundary_at_zero():
-    """In float32 the tolerance is 1e-4, and a weight of 1e-5 is positive all the same: no force may push it up."""
+    """In float32 the tolerance is 1e-4, but a weight of 1e-5 is positive: its normal cone is {0}."""
     x = torch.full((D,), 1e-5)
     push_down = -torch.ones(D)
     for h in (Nonnegative(), Box(0.0, 1.0)):
@@ -274,8 +271,8 @@ def test_small_weights_are_not_on_a_boundary_at_zero():
 
 @both_dtypes
 @pytest.mark.parametrize("h", [Box(-0.1, 0.7), L2Ball(0.7), L1Ball(0.7)], ids=str)
-def test_averages_on_the_boundary_are_on_the_boundary(h, dtype):
-    """A thousand clients agree on a boundary point; their rounded average still carries the outward force."""
+def test_averages_of_boundary_points_are_on_the_boundary(h, dtype):
+    """A thousand clients agree on a boundary point; their rounded average still has its normal cone."""
     x = h.prox(torch.full((D,), 100.0, dtype=dtype), 1.0)
     average = torch.zeros(D, dtype=dtype)
     for _ in range(1000):
@@ -285,7 +282,7 @@ def test_averages_on_the_boundary_are_on_the_boundary(h, dtype):
     assert h.subdifferential_distance(average, -torch.ones(D, dtype=dtype)) == pytest.approx(sqrt(D))
 
 
-def test_nuclear_prox_to_zero_is_zero():
+def test_nuclear_prox_gives_exact_zeros():
     """All singular values below τ: exactly zero, not rounding noise, so that sparsity counts it."""
     h = NuclearNorm().bind(LAYOUT)
     p = h.prox(draw(3, D, scale=0.1), 10.0)

@@ -1,4 +1,4 @@
-"""Every regularizer against its definition: value, prox, subdifferential, and what the theory asks of them."""
+"""Every regularizer against its definition: value, prox, subdifferential, and the properties that the theory uses."""
 
 from math import inf
 
@@ -34,8 +34,8 @@ from tests.support.regularizer_cases import (
 
 
 @only(lambda case: case.name in DEFINITIONS and "scale" not in case.spec and "on" not in case.spec)
-def test_value_is_the_definition(case):
-    """Breaks with a wrong constant, a wrong branch or a wrong grouping of columns."""
+def test_value_matches_the_definition(case):
+    """Detects a wrong constant, branch or grouping of columns."""
     x = torch.cat([draw(6, D), draw(4, D, seed=1, scale=0.05), torch.zeros(1, D, dtype=torch.float64)])
     x = torch.cat([x, case.h.prox(draw(4, D, seed=2), 0.5)])  # inside the set, for the indicators
     expected = [DEFINITIONS[case.name](row, case.h) for row in x.numpy()]
@@ -44,7 +44,7 @@ def test_value_is_the_definition(case):
 
 @every_indicator
 def test_indicator_is_infinite_outside(case):
-    """Breaks if the tolerance swallows points that are outside by more than rounding."""
+    """Breaks if the tolerance accepts points that are outside by more than rounding."""
     x = case.h.prox(draw(5, D), 1.0)
     outside = x + 0.01 * (draw(5, D) - x)
     assert (case.h.value(outside) == inf).all()
@@ -55,7 +55,7 @@ def test_indicator_is_infinite_outside(case):
 
 
 def brute_force(h, z, tau):
-    """argmin over p of h(p) + (p − z)²/(2τ) of one coordinate: a fine grid, refined around the best point."""
+    """argmin_p h(p) + (p − z)²/(2τ) of one coordinate, by a fine grid that is refined around the best point."""
     centre, half_width = 0.0, 8.0
     for _ in range(6):
         grid = torch.linspace(centre - half_width, centre + half_width, 20_001, dtype=torch.float64)
@@ -68,7 +68,7 @@ def brute_force(h, z, tau):
 @only(lambda case: case.h.separable and case.name in DEFINITIONS and "on" not in case.spec)
 @pytest.mark.parametrize("share", [0.1, 0.6, 1.0])
 def test_separable_prox_is_the_brute_force_minimiser(case, share):
-    """Breaks with any error in a prox formula: the whole of its range is compared with a search of the objective."""
+    """Detects any error in a prox formula: its full range is compared with a search of the objective."""
     tau = share * case.largest_step
     z = torch.linspace(-6, 6, 41, dtype=torch.float64)
     z = torch.cat([z, torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)])
@@ -80,7 +80,7 @@ def test_separable_prox_is_the_brute_force_minimiser(case, share):
 @thorough
 @given(z=rows, q=rows, share=shares)
 def test_prox_minimises_a_strongly_convex_objective(case, z, q, share):
-    """The objective at any q is above that at P(z) by (1/τ − ρ)/2 ‖q − P(z)‖², and only the minimiser has this."""
+    """The objective at any q exceeds that at P(z) by at least (1/τ − ρ)/2 ‖q − P(z)‖², only for the minimiser P(z)."""
     tau = share * case.largest_step
     p = case.h.prox(z, tau)
     for near in (1.0, 1e-3):
@@ -91,14 +91,14 @@ def test_prox_minimises_a_strongly_convex_objective(case, z, q, share):
 
 
 def search(objective, start, constraints, bounds=None):
-    """The minimiser that SLSQP finds."""
+    """The minimiser found by SLSQP."""
     found = minimize(objective, start, bounds=bounds, constraints=constraints, options={"ftol": 1e-14, "maxiter": 500})
     return found.x
 
 
 @only(lambda case: case.name in ("simplex", "l1-ball", "l2-ball"))
 def test_projection_is_the_constrained_minimiser(case):
-    """Breaks with a wrong threshold: SLSQP finds the nearest point of the set by itself."""
+    """Detects a wrong threshold: SLSQP finds the nearest point of the set independently."""
     h = case.h
     for seed in range(4):
         z = draw(5, seed=seed).numpy()
@@ -117,8 +117,8 @@ def test_projection_is_the_constrained_minimiser(case):
         np.testing.assert_allclose(h.prox(torch.from_numpy(z), 1.0), nearest, atol=2e-5)
 
 
-def peer(case):
-    """The same operator of pyproximal on one row, and how exactly it computes it; `None` where it has none."""
+def pyproximal_prox(case):
+    """The prox of pyproximal on one row and its accuracy; None if pyproximal does not have this operator."""
     h = case.h
     exact = {
         "l1": lambda: pyproximal.L1(sigma=1.0),
@@ -139,7 +139,7 @@ def peer(case):
         return bisected[case.name]().prox, 1e-8
     if case.name == "nuclear":
         matrices = [pyproximal.Nuclear(weight.shape).prox for weight in weights_of(np.zeros(D))]
-    elif case.name == "group-lasso":  # its groups are columns, and ours are the rows of each weight
+    elif case.name == "group-lasso":  # its groups are columns, ours are the rows of each weight
         groups = [(pyproximal.L21(ndim=w.shape[1]), w.shape) for w in weights_of(np.zeros(D))]
         matrices = [
             lambda z, tau, op=op, shape=shape: op.prox(z.reshape(shape).T.ravel(), tau).reshape(shape[::-1]).T.ravel()
@@ -150,10 +150,10 @@ def peer(case):
     return lambda z, tau: np.concatenate([matrices[0](z[:12], tau), z[12:15], matrices[1](z[15:], tau)]), 1e-12
 
 
-@only(lambda case: "on" not in case.spec and "scale" not in case.spec and peer(case) is not None)
+@only(lambda case: "on" not in case.spec and "scale" not in case.spec and pyproximal_prox(case) is not None)
 def test_prox_agrees_with_pyproximal(case):
-    """Breaks if a convention (what τ and the parameters multiply) differs from an independent implementation."""
-    theirs, accuracy = peer(case)
+    """Detects a different convention (what τ and the parameters multiply) from an independent implementation."""
+    theirs, accuracy = pyproximal_prox(case)
     for seed, tau in enumerate([0.1, 0.5, 0.9]):
         z = draw(D, seed=seed)
         ours = case.h.prox(z, tau * min(1, case.largest_step))
@@ -161,32 +161,32 @@ def test_prox_agrees_with_pyproximal(case):
         np.testing.assert_allclose(ours, np.asarray(expected).ravel(), atol=accuracy)
 
 
-# --- the properties the theory uses -----------------------------------------------------------------------------------
+# --- the properties that the theory uses ------------------------------------------------------------------------------
 
 
 @only(lambda case: case.h.convex)
 @thorough
 @given(z=rows, w=rows, share=shares)
 def test_prox_of_convex_is_firmly_nonexpansive(case, z, w, share):
-    """⟨P(z) − P(w), z − w⟩ ≥ ‖P(z) − P(w)‖², which holds for proximal operators of convex functions alone."""
+    """⟨P(z) − P(w), z − w⟩ ≥ ‖P(z) − P(w)‖², which only proximal operators of convex functions satisfy."""
     tau = share * case.largest_step
-    moved = case.h.prox(z, tau) - case.h.prox(w, tau)
-    assert (dot(moved, z - w) >= dot(moved, moved) - 1e-10).all()
+    difference = case.h.prox(z, tau) - case.h.prox(w, tau)
+    assert (dot(difference, z - w) >= dot(difference, difference) - 1e-10).all()
 
 
 @only(lambda case: not case.h.convex)
 @thorough
 @given(z=rows, w=rows, share=shares)
 def test_prox_of_weakly_convex_is_lipschitz(case, z, w, share):
-    """The paper's Lemma on weak convexity (iii): P_τ is 1/(1 − τρ)-Lipschitz; a jump at a breakpoint would break it."""
+    """The paper's lemma on weak convexity (iii): P_τ is 1/(1 − τρ)-Lipschitz; a jump at a breakpoint violates it."""
     tau = share * case.largest_step
-    moved = (case.h.prox(z, tau) - case.h.prox(w, tau)).norm(dim=-1)
-    assert (moved <= (z - w).norm(dim=-1) / (1 - tau * case.h.rho) + 1e-10).all()
+    difference = (case.h.prox(z, tau) - case.h.prox(w, tau)).norm(dim=-1)
+    assert (difference <= (z - w).norm(dim=-1) / (1 - tau * case.h.rho) + 1e-10).all()
 
 
 @only(lambda case: not case.h.convex)
 def test_lipschitz_constant_is_attained(case):
-    """Breaks if `rho` is larger than it need be, which would forbid steps that are fine."""
+    """Breaks if `rho` is larger than necessary, which would forbid valid steps."""
     tau = 0.7 * case.largest_step
     t = torch.linspace(0, 6, 6001, dtype=torch.float64)
     z = t[:, None, None] * torch.eye(D, dtype=torch.float64)
@@ -198,7 +198,7 @@ def test_lipschitz_constant_is_attained(case):
 @thorough
 @given(x=rows, y=rows, t=st.floats(0, 1))
 def test_weak_convexity(case, x, y, t):
-    """The function h + ρ/2‖·‖² is convex along segments: breaks if `rho` is too small."""
+    """h + ρ/2‖·‖² is convex along segments: breaks if `rho` is too small."""
 
     def convexified(point):
         return case.h.value(point) + case.h.rho / 2 * point.square().sum(-1)
@@ -210,19 +210,19 @@ def test_weak_convexity(case, x, y, t):
 
 @only(lambda case: not case.h.convex)
 def test_rho_is_tight(case):
-    """The steepest downward bend of h along the axes is ρ: h + ρ'/2‖·‖² with a smaller ρ' is not convex."""
+    """The most negative curvature of h along the axes is −ρ: h + ρ'/2‖·‖² with a smaller ρ' is not convex."""
     step = 1e-3
     t = step * torch.arange(0, 6001, dtype=torch.float64)
-    start = case.h.prox(torch.zeros(D, dtype=torch.float64), 1e-3)  # 0, but for the constraints in a sum
+    start = case.h.prox(torch.zeros(D, dtype=torch.float64), 1e-3)  # 0, except for the constraints in a sum
     values = case.h.value(start + t[:, None, None] * torch.eye(D, dtype=torch.float64))
     values = values[:, values.isfinite().all(0)]
-    bend = (values[2:] - 2 * values[1:-1] + values[:-2]) / step**2
-    assert float(-bend.min()) == pytest.approx(case.h.rho, rel=1e-4)
+    curvature = (values[2:] - 2 * values[1:-1] + values[:-2]) / step**2
+    assert float(-curvature.min()) == pytest.approx(case.h.rho, rel=1e-4)
 
 
 @pytest.mark.parametrize("h", [MCP(0.7, 2.5), SCAD(0.7, 3.1), SCAD()], ids=str)
 def test_continuous_at_breakpoints(h):
-    """Value, slope and prox agree from both sides of every breakpoint: breaks with a wrong branch or bound."""
+    """Value, slope and prox agree on both sides of every breakpoint: detects a wrong branch or bound."""
     tau = 0.5
     level = h.lam * (h.theta if isinstance(h, MCP) else h.a)
     for point in (h.lam, level):
@@ -244,7 +244,7 @@ def test_continuous_at_breakpoints(h):
 @thorough
 @given(z=rows, share=shares)
 def test_prox_satisfies_its_optimality_condition(case, z, share):
-    """(z − P(z))/τ ∈ ∂h(P(z)): prox and subdifferential are of the same h."""
+    """(z − P(z))/τ ∈ ∂h(P(z)): prox and subdifferential belong to the same h."""
     tau = share * case.largest_step
     p = case.h.prox(z, tau)
     assert (case.h.subdifferential_distance(p, (z - p) / tau) <= 1e-8 / tau).all()
@@ -255,7 +255,7 @@ def test_prox_satisfies_its_optimality_condition(case, z, share):
 def test_subdifferential_distance_is_the_limit_of_prox_steps(case, shrink):
     """dist(v, ∂h(x)) = lim ‖P_t(x + t v) − x‖/t as t → 0, at points with and without kinks.
 
-    The right side knows only the prox: breaks if the distance is to a set larger or smaller than ∂h(x).
+    The right side uses only the prox: detects a distance to a set larger or smaller than ∂h(x).
     """
     x = case.h.prox(draw(40, D, seed=3, scale=1.0), min(shrink, 1.0) * case.largest_step)
     x = case.h.prox(x / max(1.0, shrink), 1e-9)  # also well inside a ball, and still on a simplex

@@ -1,7 +1,7 @@
-"""What a regularizer is: h of the objective φ = f + βh, seen from the rows.
+"""The base class of regularizers, h of the objective φ = f + βh, which act on rows.
 
-Four questions can be asked of every h: its value, its proximal operator, the distance of a vector to its
-subdifferential, and its weak-convexity modulus ρ (h + ρ/2‖·‖² is convex; Definition of weak convexity in the paper).
+A regularizer defines its value, its proximal operator, the distance of a vector to its subdifferential, and its modulus
+of weak convexity ρ (h + ρ/2‖·‖² is convex, as defined in the paper).
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +23,11 @@ Step = float | Tensor
 
 
 class Regularizer(ABC):
-    """h: ℝᵈ → ℝ ∪ {∞}, applied to each row of `[..., d]` by itself.
+    """h: ℝᵈ → ℝ ∪ {∞}, applied to each row of `[..., d]` separately.
 
-    A regularizer is a small frozen dataclass. Those that need to know where the parameters lie in a row are given
-    the layout with `bind`, which returns a bound copy and leaves all others as they are: a caller binds every
-    regularizer, once, before use.
+    A regularizer is a small frozen dataclass. One that depends on the positions of parameters in a row receives the
+    layout through `bind`, which returns a bound copy; `bind` of all others returns the regularizer itself. Callers bind
+    every regularizer once, before use.
     """
 
     @property
@@ -37,17 +37,17 @@ class Regularizer(ABC):
 
     @property
     def convex(self) -> bool:
-        """Whether h is convex, which is ρ = 0."""
+        """Whether h is convex (ρ = 0)."""
         return self.rho == 0.0
 
     @property
     def separable(self) -> bool:
-        """Whether h is a sum of functions of one coordinate each."""
+        """Whether h is a sum of functions of single coordinates."""
         return False
 
     @property
     def indicator(self) -> bool:
-        """Whether h is 0 on a set and ∞ outside, so that its prox is the projection, whatever the step."""
+        """Whether h is 0 on a set and ∞ outside, so that its prox is the projection for every step."""
         return False
 
     @abstractmethod
@@ -57,9 +57,9 @@ class Regularizer(ABC):
     def prox(self, z: Tensor, tau: Step) -> Tensor:
         """P_τ(z) = argmin_p h(p) + ‖p − z‖²/(2τ) of each row: `[..., d]` → `[..., d]`.
 
-        In the paper's notation this is prox_h^{1/τ}; its step on βh with stepsize α is τ = αβ. A number is checked
-        (see `check_step`); a tensor is not, since that would wait for the device: check its largest value on the
-        host beforehand.
+        In the paper's notation this is prox_h^{1/τ}; the prox of βh with stepsize α has τ = αβ. A number is validated
+        (see `check_step`); a tensor is not, since that would synchronize with the device: validate its largest value
+        on the host beforehand.
         """
         if isinstance(tau, Tensor):
             return self._prox(z, tau.to(z.device, z.dtype))
@@ -68,19 +68,19 @@ class Regularizer(ABC):
 
     @abstractmethod
     def _prox(self, z: Tensor, tau: Step) -> Tensor:
-        """The formula of `prox`, for a step that was checked; at τ = 0 it gives z (or the projection of z)."""
+        """The formula of `prox`, for a valid step; at τ = 0 it returns z (or the projection of z)."""
 
     def subdifferential_distance(self, x: Tensor, v: Tensor) -> Tensor:
         """Distance of each row of v to the limiting subdifferential ∂h at that row of x: `[..., d]` twice → `[...]`.
 
-        It is ∞ where h(x) = ∞. Zero at v = −∇f(x)/β says that x is stationary for φ = f + βh; zero at
-        v = (z − x)/τ says that x = P_τ(z). Kinks at 0 count where x is exactly 0, as a prox leaves it. Training asks
-        for no such distance: a regularizer of one's own can do without.
+        It is ∞ where h(x) = ∞. It is zero for v = −∇f(x)/β if x is stationary for φ = f + βh, and zero for
+        v = (z − x)/τ if x = P_τ(z). A kink at 0 applies where x is exactly 0, as after a prox. Training does not use
+        this distance: user-defined regularizers may omit it.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how far a vector is from its subdifferential")
+        raise NotImplementedError(f"{type(self).__name__} does not define subdifferential_distance")
 
     def check_step(self, tau: float, key: str = "prox") -> None:
-        """Refuse a step for which the prox is not defined: τ must be finite, τ ≥ 0 and τρ < 1.
+        """Reject a step for which the prox is not defined: τ must be finite, τ ≥ 0 and τρ < 1.
 
         >>> from depositum.regularizers import MCP
         >>> MCP(lam=1.0, theta=5.0).check_step(6.0, "algorithm.alpha")
@@ -89,8 +89,8 @@ class Regularizer(ABC):
 rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
         """
         if not (isfinite(tau) and tau >= 0):
-            raise RegularizerError(key, f"tau = {tau!r} given; a prox step tau = alpha * beta is finite and >= 0")
-        # rho is often a rounded reciprocal: the margin keeps a product that should be 1 from passing as just below it.
+            raise RegularizerError(key, f"tau = {tau!r} given; a prox step tau = alpha * beta must be finite and >= 0")
+        # rho is often a rounded reciprocal: the margin rejects a product that should be 1 but is rounded below it.
         if tau * self.rho >= 1 - 1e-12:
             raise RegularizerError(
                 key,
@@ -99,12 +99,12 @@ rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
             )
 
     def bind(self, layout: Layout) -> "Regularizer":
-        """The regularizer for rows of this layout; itself where it needs no layout."""
+        """The regularizer for rows of this layout; itself if it does not depend on the layout."""
         return self
 
     def on(self, patterns: str | Sequence[str]) -> "Group":
-        """The same h, of the parameters alone whose names match (see `Layout.select`); the others are left free."""
-        from depositum.regularizers.groups import Group  # that module builds on this one
+        """H of the parameters whose names match (see `Layout.select`); the others are not regularized."""
+        from depositum.regularizers.groups import Group  # which imports this module
 
         return Group(self, patterns)
 
@@ -115,7 +115,7 @@ rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
         return Group(self, scale=scale)
 
     def __add__(self, other: "Regularizer") -> "Groups":
-        """The sum of two regularizers of disjoint groups of parameters."""
+        """The sum of two regularizers on disjoint groups of parameters."""
         from depositum.regularizers.groups import Groups
 
         return Groups((self, other))
@@ -128,16 +128,16 @@ def norm(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """The relative error that counts as rounding, where a value is compared with a bound.
+    """Relative tolerance for rounding errors when a value is compared with a bound.
 
-    1e-9, but never below 1024 ε of the dtype (1.2e-4 in float32), the most by which the weighted average of a thousand
-    rows can be off when it is summed row after row.
+    1e-9, but at least 1024 ε of the dtype (1.2e-4 in float32), the largest error of a weighted average of a thousand
+    rows that are summed one after another.
     """
     return max(1e-9, 1024 * torch.finfo(dtype).eps)
 
 
 def check_parameter(owner: Regularizer, name: str, *, above: float = -inf, at_least: float = -inf) -> None:
-    """Refuse a parameter of a regularizer that is not a finite number in its range."""
+    """Reject a parameter of a regularizer that is not a finite number in its range."""
     value = getattr(owner, name)
     if not (is_number(value) and isfinite(value) and value > above and value >= at_least):
         bound = f" > {above:g}" if above > -inf else f" >= {at_least:g}" if at_least > -inf else ""

@@ -1,4 +1,4 @@
-"""Regularizers of chosen parameters, sums over groups of parameters, and what a configuration may say."""
+"""Regularizers of some of the parameters, sums over groups of parameters, and their configuration."""
 
 import copy
 
@@ -39,17 +39,17 @@ def draw(*shape, seed=0, dtype=torch.float64):
     return 2 * torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-#: One with a mask (separable), one that is gathered, one that needs the layout of what is chosen, and a constraint.
+#: Elementwise ones (which use a mask), one that gathers, ones that need the layout of the selection, and constraints.
 KINDS = [L1(), MCP(), L2Norm(), GroupLasso(), NuclearNorm(), Box(-0.1, 0.2), Simplex()]
 
 
-# --- a regularizer of chosen parameters -------------------------------------------------------------------------------
+# --- a regularizer of selected parameters -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("inner", KINDS, ids=str)
-def test_only_the_chosen_columns_change(inner, dtype):
-    """Untouched columns are the same bits, −0 included; the chosen ones are the inner prox of those columns alone."""
+def test_only_the_selected_columns_change(inner, dtype):
+    """Other columns are bit-identical, including −0; the selected ones equal the prox of those columns alone."""
     z = draw(3, D, dtype=dtype)
     z[0, 6] = -0.0
     h = inner.on("head.weight").bind(LAYOUT)
@@ -64,7 +64,7 @@ def test_only_the_chosen_columns_change(inner, dtype):
 
 @pytest.mark.parametrize("inner", KINDS, ids=str)
 def test_scale_multiplies_h(inner):
-    """c·h: the value and ρ times c, the prox with step cτ, ∂(ch) = c ∂h, and the step allowed is 1/c of before."""
+    """c·h has c times the value and ρ, the prox with step cτ, ∂(ch) = c ∂h, and 1/c of the largest step."""
     h, scaled = inner.bind(LAYOUT), inner.scaled(3.0).bind(LAYOUT)
     z, v = draw(4, D), draw(4, D, seed=1)
     p = h.prox(z, 3 * TAU)
@@ -77,7 +77,7 @@ def test_scale_multiplies_h(inner):
     assert (scaled.convex, scaled.separable, scaled.indicator) == (h.convex, h.separable, h.indicator)
 
 
-def test_scale_shortens_the_largest_step():
+def test_scale_reduces_the_largest_step():
     """τ·c·ρ < 1: 1.9·0.5 passes and 2.1·0.5 does not, with ρ = 1/5 and c = 2.5."""
     h = MCP(theta=5.0).scaled(2.5).on("*.weight").bind(LAYOUT)
     h.prox(draw(2, D), 1.9)
@@ -85,8 +85,8 @@ def test_scale_shortens_the_largest_step():
         h.prox(draw(2, D), 2.1)
 
 
-def test_ways_to_say_the_same():
-    """`scaled` and `on` commute, and a scaled separable one keeps its mask (no group inside a group)."""
+def test_equivalent_specifications_are_equal():
+    """`scaled` and `on` commute and do not nest groups, so that separable ones keep the fast path."""
     expected = Group(L1(), "*.weight", 2.0)
     assert L1().on("*.weight").scaled(2.0) == L1().scaled(2.0).on("*.weight") == expected
     assert build({"l1": {}, "on": "*.weight", "scale": 2.0}) == expected
@@ -94,21 +94,21 @@ def test_ways_to_say_the_same():
     assert L1().on(["a", "b"]) == Group(L1(), ("a", "b"))
 
 
-def test_patterns():
-    """Shell patterns, lists of them, and `!` to take away."""
+def test_patterns_select_columns():
+    """Shell patterns, lists of patterns, and `!` for exclusion."""
     z = draw(2, D)
-    for patterns, chosen in [
+    for patterns, selected in [
         ("*.bias", [6, 7, 20, 21, 22]),
         (["conv.*", "head.bias"], [*range(8), 20, 21, 22]),
         ("!*.bias", [*range(6), *range(8, 20)]),
         (["head.*", "!*.bias"], [*range(8, 20)]),
     ]:
-        moved = (SquaredL2().on(patterns).bind(LAYOUT).prox(z, TAU) != z).all(0)
-        assert moved.nonzero().flatten().tolist() == chosen
+        changed = (SquaredL2().on(patterns).bind(LAYOUT).prox(z, TAU) != z).all(0)
+        assert changed.nonzero().flatten().tolist() == selected
 
 
 def test_selection_within_a_selection():
-    """A group may itself be restricted further: the inner patterns then see what the outer ones chose."""
+    """A group can be restricted further: the inner patterns apply to the selection of the outer ones."""
     z = draw(2, D)
     nested = Group(L1().on("*.weight"), "head.*").bind(LAYOUT)
     torch.testing.assert_close(nested.prox(z, TAU), L1().on("head.weight").bind(LAYOUT).prox(z, TAU))
@@ -121,19 +121,19 @@ def test_selection_within_a_selection():
 # --- sums over disjoint groups ----------------------------------------------------------------------------------------
 
 
-def test_sum_by_hand():
-    """Value, prox and distance of a sum over groups, computed column block by column block."""
+def test_a_sum_equals_its_groups_computed_separately():
+    """Value, prox and distance, block of columns by block of columns."""
     h = L1().on("conv.weight") + Nonnegative().on("conv.bias") + NuclearNorm().on("head.weight").scaled(0.5)
     h = h.bind(LAYOUT)
     z, v = draw(3, D), draw(3, D, seed=1)
     p = h.prox(z, TAU)
-    by_hand = z.clone()
-    by_hand[:, CONV] = z[:, CONV].sign() * (z[:, CONV].abs() - TAU).clamp(min=0)
-    by_hand[:, CONV_BIAS] = z[:, CONV_BIAS].clamp(min=0)
+    expected = z.clone()
+    expected[:, CONV] = z[:, CONV].sign() * (z[:, CONV].abs() - TAU).clamp(min=0)
+    expected[:, CONV_BIAS] = z[:, CONV_BIAS].clamp(min=0)
     for row in range(3):
         u, s, vt = np.linalg.svd(z[row, HEAD].reshape(3, 4).numpy(), full_matrices=False)
-        by_hand[row, HEAD] = torch.from_numpy(u @ np.diag((s - 0.5 * TAU).clip(min=0)) @ vt).flatten()
-    torch.testing.assert_close(p, by_hand)
+        expected[row, HEAD] = torch.from_numpy(u @ np.diag((s - 0.5 * TAU).clip(min=0)) @ vt).flatten()
+    torch.testing.assert_close(p, expected)
     nuclear = torch.stack([torch.linalg.svdvals(row.reshape(3, 4)).sum() for row in p[:, HEAD]])
     torch.testing.assert_close(h.value(p), p[:, CONV].abs().sum(-1) + 0.5 * nuclear)
     assert torch.isinf(h.value(z)).equal((z[:, CONV_BIAS] < -1e-9).any(-1))
@@ -141,15 +141,15 @@ def test_sum_by_hand():
     squares = [
         L1().subdifferential_distance(p[:, CONV], v[:, CONV]).square(),
         Nonnegative().subdifferential_distance(p[:, CONV_BIAS], v[:, CONV_BIAS]).square(),
-        NuclearNorm().on("head.weight").scaled(0.5).bind(LAYOUT).own_distance(p, v).square(),
-        v[:, HEAD_BIAS].square().sum(-1),  # no group: ∂h is {0} there
+        NuclearNorm().on("head.weight").scaled(0.5).bind(LAYOUT).distance_within(p, v).square(),
+        v[:, HEAD_BIAS].square().sum(-1),  # in no group: ∂h = {0}
     ]
     torch.testing.assert_close(h.subdifferential_distance(p, v), sum(squares).sqrt())
     assert (h.subdifferential_distance(p, (z - p) / TAU) < 1e-12).all()
 
 
 def test_traits_of_a_sum():
-    """ρ is the largest c·ρ of the groups, the other traits hold where they hold for all groups."""
+    """ρ is the largest c·ρ of the groups; the other traits hold if they hold for all groups."""
     mixed = MCP(theta=5.0).on("conv.*").scaled(2.0) + SCAD(a=3.7).on("head.weight") + L1().on("head.bias")
     assert mixed.rho == pytest.approx(0.4)
     assert (mixed.convex, mixed.separable, mixed.indicator) == (False, True, False)
@@ -159,8 +159,8 @@ def test_traits_of_a_sum():
         mixed.bind(LAYOUT).prox(draw(1, D), 2.6)
 
 
-def test_constraint_in_a_sum_is_projected_at_step_zero():
-    """At τ = 0 the penalties leave z as it is and the constraints still hold."""
+def test_constraints_in_a_sum_are_projected_at_step_zero():
+    """At τ = 0 the penalties leave z unchanged and the constraints still hold."""
     h = (L1().on("conv.*") + Nonnegative().on("head.*")).bind(LAYOUT)
     z = draw(3, D)
     p = h.prox(z, 0.0)
@@ -168,7 +168,7 @@ def test_constraint_in_a_sum_is_projected_at_step_zero():
     assert torch.equal(p[:, 8:], z[:, 8:].clamp(min=0))
 
 
-def test_scaled_sum():
+def test_a_scaled_sum_scales_its_groups():
     """c (h₁ + h₂) = c h₁ + c h₂."""
     z = draw(3, D)
     total = (L1().on("conv.*") + L2Norm().on("head.*").scaled(2.0)).scaled(3.0)
@@ -178,14 +178,14 @@ def test_scaled_sum():
     )
 
 
-def test_adding_flattens():
+def test_sums_are_flattened():
     """(a + b) + c = a + (b + c) = Groups([a, b, c])."""
     a, b, c = L1().on("conv.*"), MCP().on("head.weight"), SquaredL2().on("head.bias")
     assert (a + b) + c == a + (b + c) == Groups([a, b, c])
 
 
-def test_bound_copies_leave_the_original_alone():
-    """Binding to two layouts gives two regularizers, and a copy of a bound one works like it."""
+def test_bind_returns_a_copy():
+    """Binding to two layouts gives two regularizers, and a copy of a bound one is equivalent to it."""
     unbound = GroupLasso().on("*.weight") + L1().on("*.bias")
     other = Layout.from_shapes({"x.weight": (2, 2), "x.bias": (2,)})
     first, second = unbound.bind(LAYOUT), unbound.bind(other)
@@ -197,12 +197,12 @@ def test_bound_copies_leave_the_original_alone():
         unbound.value(draw(2, D))
 
 
-# --- what a weight is -------------------------------------------------------------------------------------------------
+# --- weights and biases -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("h", [GroupLasso(), NuclearNorm()], ids=str)
-def test_biases_are_left_free(h):
-    """One-dimensional parameters are untouched, bit by bit; a filter is flattened to one output unit's row."""
+def test_biases_are_not_regularized(h):
+    """One-dimensional parameters are unchanged, bit for bit; a filter is one row of the matrix."""
     z = draw(3, D)
     p = h.bind(LAYOUT).prox(z, 1.5)
     assert torch.equal(p[:, CONV_BIAS], z[:, CONV_BIAS])
@@ -211,8 +211,8 @@ def test_biases_are_left_free(h):
     torch.testing.assert_close(p[:, CONV], as_matrix.prox(z[:, CONV], 1.5))
 
 
-def test_group_lasso_removes_whole_output_units():
-    """A group is one index of the first dimension: its columns vanish together or not at all."""
+def test_group_lasso_removes_entire_output_units():
+    """A group is one index of the first dimension: its columns vanish jointly or not at all."""
     z = draw(20, D)
     p = GroupLasso().bind(LAYOUT).prox(z, 3.0)
     zero = p[:, HEAD].reshape(20, 3, 4) == 0
@@ -223,14 +223,14 @@ def test_group_lasso_removes_whole_output_units():
 
 
 def test_nuclear_norm_lowers_the_rank():
-    """The singular values of the prox are those of z less τ."""
+    """The singular values of the prox are those of z reduced by τ."""
     z = draw(20, D)
     p = NuclearNorm().bind(LAYOUT).prox(z, 2.0)
     before, after = (torch.linalg.svdvals(x[:, HEAD].reshape(20, 3, 4)) for x in (z, p))
     torch.testing.assert_close(after, (before - 2).clamp(min=0))
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- invalid input ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_nuclear_norm_lowers_the_rank():
     ],
     ids=str,
 )
-def test_overlap_is_refused(h, parameter):
-    """The prox of a sum is not the composition of the parts' where they share columns; the message names where."""
-    with pytest.raises(RegularizerError, match=f"^on: parameter '{parameter}' is both in .*disjoint"):
+def test_overlapping_groups_are_rejected(h, parameter):
+    """Where parts share columns, the prox of a sum is not a composition; the message names the parameter."""
+    with pytest.raises(RegularizerError, match=f"^on: parameter '{parameter}' is in both .*disjoint"):
         h.bind(LAYOUT)
 
 
-def test_pattern_without_a_match_is_refused():
-    """A misspelt pattern would otherwise switch the regularizer off in silence; the names there are, are listed."""
+def test_a_pattern_without_a_match_is_rejected():
+    """A misspelt pattern would silently disable the regularizer; the message lists the names."""
     with pytest.raises(RegularizerError, match="'heed.\\*' matches no parameter; there are conv.weight, conv.bias"):
         L1().on("heed.*").bind(LAYOUT)
     with pytest.raises(RegularizerError, match="^on: "):
@@ -258,25 +258,25 @@ def test_pattern_without_a_match_is_refused():
 
 @pytest.mark.parametrize("h", [GroupLasso(), NuclearNorm(), L1().on("*"), L1().on("a") + L1().on("b")], ids=str)
 @pytest.mark.parametrize("use", ["value", "prox", "subdifferential_distance"])
-def test_unbound_use_is_refused(h, use):
+def test_use_without_a_layout_is_rejected(h, use):
     arguments = {"value": (), "prox": (TAU,), "subdifferential_distance": (draw(2, D),)}[use]
-    with pytest.raises(RegularizerError, match="no layout yet.*bind"):
+    with pytest.raises(RegularizerError, match="has no layout.*bind"):
         getattr(h, use)(draw(2, D), *arguments)
 
 
-def test_weights_there_are_none_of_are_refused():
-    """GroupLasso on biases alone would be h = 0 in silence."""
-    with pytest.raises(RegularizerError, match="GroupLasso acts on parameters with two dimensions or more.*head.bias"):
+def test_a_layout_without_weights_is_rejected():
+    """GroupLasso on biases alone would silently be h = 0."""
+    with pytest.raises(RegularizerError, match="GroupLasso acts on parameters with two or more dimensions.*head.bias"):
         GroupLasso().on("*.bias").bind(LAYOUT)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
-def test_scale_out_of_range_is_refused(scale):
+def test_a_scale_out_of_range_is_rejected(scale):
     with pytest.raises(RegularizerError, match="scale: .*finite scale > 0"):
         L1().scaled(scale)
 
 
-def test_empty_sum_is_refused():
+def test_an_empty_sum_is_rejected():
     with pytest.raises(RegularizerError, match="Zero"):
         Groups([])
 
@@ -312,15 +312,15 @@ def test_empty_sum_is_refused():
     ],
     ids=str,
 )
-def test_configuration(spec, expected):
-    """What a person writes, and the regularizer it means, defaults included."""
+def test_configurations_build_the_expected_regularizer(spec, expected):
+    """Names, tables, options and lists, including defaults."""
     assert build(spec) == expected
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("l11", "problem.regularizer: 'l11' is no regularizer.*did you mean 'l1'"),
+        ("l11", "problem.regularizer: 'l11' is not a regularizer.*did you mean 'l1'"),
         ({"mcp": {"theta": 0.0}}, r"problem.regularizer.mcp.theta: 0.0 given; MCP needs a finite theta > 0"),
         ({"mcp": {"tehta": 1.0}}, "problem.regularizer.mcp.tehta: unknown key.*did you mean 'theta'"),
         ({"mcp": {"theta": "5"}}, "problem.regularizer.mcp.theta: '5' given"),
@@ -344,15 +344,15 @@ def test_configuration(spec, expected):
     ],
     ids=str,
 )
-def test_wrong_configuration_is_refused(spec, message):
+def test_invalid_configurations_are_rejected(spec, message):
     """One line, with the key, the value, what is allowed and the nearest name."""
     with pytest.raises(ConfigError, match=f"^{message}") as error:
         build(spec)
     assert "\n" not in str(error.value)
 
 
-def test_own_regularizer_can_be_registered(monkeypatch):
-    """A person's own class is chosen by name like the others."""
+def test_a_user_defined_regularizer_can_be_registered(monkeypatch):
+    """It is then selected by name like the others."""
     monkeypatch.setattr(REGULARIZERS, "_factories", dict(REGULARIZERS._factories))
 
     @REGULARIZERS.register("twice-l1")
