@@ -1,4 +1,4 @@
-"""L and σ² as measured, against dense Hessians and exact enumeration."""
+"""Estimates of L and σ², against dense Hessians and exact enumeration."""
 
 import copy
 
@@ -64,8 +64,8 @@ def norm(hessian):
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_squared_error_is_exact(bias, weighting):
-    """The Hessian is constant: L is its largest eigenvalue over clients, for every output alike."""
+def test_smoothness_of_the_squared_error_is_exact(bias, weighting):
+    """The Hessian is constant: L is its largest eigenvalue over clients, the same for every output."""
     oracle = oracle_of(nn.Linear(4, 3, bias=bias), "mse", weighting)
     found = smoothness(oracle)
     assert found.how == "closed form"
@@ -81,8 +81,8 @@ def test_squared_error_is_exact(bias, weighting):
         (nn.Linear(4, 1), "logistic"),
     ],
 )
-def test_logistic_models_are_bounded_everywhere(model, loss, weighting):
-    """No point has a larger Hessian than the closed form: random ones near and far, and 0, where it is largest."""
+def test_smoothness_of_linear_classifiers_is_a_global_bound(model, loss, weighting):
+    """The Hessian exceeds the closed form nowhere: at random points near and far, and at 0, where it is largest."""
     oracle = oracle_of(model, loss, weighting)
     bound = smoothness(oracle)
     assert bound.how == "closed form"
@@ -94,21 +94,21 @@ def test_logistic_models_are_bounded_everywhere(model, loss, weighting):
 
 
 @pytest.mark.parametrize(("model", "loss"), [(nn.Linear(4, 2), "cross-entropy"), (nn.Linear(4, 1), "logistic")])
-def test_two_classes_attain_the_bound_at_zero(model, loss):
-    """p(1 − p) = ¼ there; with two outputs, ¼ [[1, −1], [−1, 1]] has norm ½. So the bound cannot be smaller."""
+def test_two_classes_attain_the_smoothness_bound_at_zero(model, loss):
+    """p(1 − p) = ¼ there; with two outputs, ¼ [[1, −1], [−1, 1]] has norm ½. The bound cannot be smaller."""
     oracle = oracle_of(model, loss)
     at_zero = hessians(oracle, torch.zeros(oracle.model.layout.size, dtype=torch.float64))
     assert smoothness(oracle).value == pytest.approx(max(map(norm, at_zero)), rel=1e-10)
 
 
-def test_more_features_than_samples():
+def test_smoothness_with_more_features_than_samples():
     """The smaller Gram matrix has the same norm."""
     oracle = oracle_of(nn.Linear(30, 2), "mse", features=30)
     assert smoothness(oracle).value == pytest.approx(max(map(norm, hessians(oracle, oracle.start()[0]))), rel=1e-10)
 
 
 class Squashed(nn.Module):
-    """A linear layer inside a module of a person's own, which does something else with it."""
+    """A user-defined module that applies more than the linear layer inside."""
 
     def __init__(self):
         super().__init__()
@@ -118,7 +118,7 @@ class Squashed(nn.Module):
         return 10 * torch.tanh(self.linear(x))
 
 
-class Own(nn.Linear):
+class DerivedLinear(nn.Linear):
     """A linear layer by inheritance only."""
 
     def forward(self, x):
@@ -142,7 +142,7 @@ MODELS = {
     "relu": lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
     "batch norm": lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)),
     "squashed": Squashed,
-    "own": lambda: Own(4, 2),
+    "derived": lambda: DerivedLinear(4, 2),
     "frozen bias": frozen_bias,
 }
 
@@ -150,7 +150,7 @@ MODELS = {
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("name", MODELS)
 def test_power_iteration_finds_the_largest_eigenvalue(name, weighting):
-    """Within 1 % of the dense Hessian's at the start, and never above; anything but one plain layer is measured so."""
+    """Within 1 % of the dense Hessian's at the start, and never above; for all models but one plain linear layer."""
     oracle = oracle_of(fixed(MODELS[name]), "cross-entropy", weighting)
     found = smoothness(oracle)
     assert found.how.startswith("at the start")
@@ -159,16 +159,16 @@ def test_power_iteration_finds_the_largest_eigenvalue(name, weighting):
 
 
 def test_power_iteration_in_chunks_and_on_several_trials():
-    """Chunks that do not divide the samples give the same Hessian; L is the largest over all trials' clients."""
+    """Chunks that do not divide the samples give the same Hessian; L is the maximum over all trials' clients."""
     oracle = oracle_of(fixed(MODELS["mlp"]), "cross-entropy", seeds=(0, 1))
-    whole = smoothness(oracle).value
-    assert whole >= 0.99 * max(map(norm, hessians(oracle, oracle.start()[0])))
+    in_one_pass = smoothness(oracle).value
+    assert in_one_pass >= 0.99 * max(map(norm, hessians(oracle, oracle.start()[0])))
     oracle.samples_per_pass = 5
-    assert smoothness(oracle).value == pytest.approx(whole, rel=1e-9)
+    assert smoothness(oracle).value == pytest.approx(in_one_pass, rel=1e-9)
 
 
-def test_convolutions_have_a_hessian_too():
-    """Twice differentiated through convolution and pooling."""
+def test_power_iteration_works_for_convolutions():
+    """Second derivatives through convolution and pooling."""
     model = fixed(
         lambda: nn.Sequential(
             nn.Unflatten(1, (1, 4, 4)),
@@ -184,7 +184,7 @@ def test_convolutions_have_a_hessian_too():
     assert 0.99 * largest <= smoothness(oracle).value <= largest * (1 + 1e-9)
 
 
-def test_measuring_is_repeatable_and_leaves_the_buffers():
+def test_estimates_are_repeatable_and_do_not_change_buffers():
     oracle = oracle_of(fixed(MODELS["batch norm"]), "cross-entropy")
     oracle.grad(oracle.start(), oracle.sample())
     before = {k: b.clone() for k, b in oracle.buffers.items()}
@@ -194,20 +194,20 @@ def test_measuring_is_repeatable_and_leaves_the_buffers():
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_variance_is_that_of_single_samples(weighting):
-    """σ² is the largest over clients of the mean of ‖∇F_i(x, ξ) − ∇f_i(x)‖² over a client's own samples."""
+def test_variance_is_the_variance_of_single_samples(weighting):
+    """σ² is the maximum over clients of the mean of ‖∇F_i(x, ξ) − ∇f_i(x)‖² over a client's samples."""
     model = fixed(MODELS["mlp"])
     oracle = oracle_of(model, "cross-entropy", weighting)
     problem, exact, spreads = oracle.problem, [], []
     plain = copy.deepcopy(problem.model).double()
     for part in problem.trials[0].parts:
-        own = []
+        single = []
         for k in part:
             plain.zero_grad()
             F.cross_entropy(plain(problem.train.inputs[k : k + 1]), problem.train.targets[k : k + 1]).backward()
-            own.append(torch.cat([p.grad.flatten() for p in plain.parameters()]))
+            single.append(torch.cat([p.grad.flatten() for p in plain.parameters()]))
         share = 3 * len(part) / sum(SIZES) if weighting == "samples" else 1.0
-        gradients = share * torch.stack(own)
+        gradients = share * torch.stack(single)
         distances = (gradients - gradients.mean(0)).square().sum(1)
         exact.append(float(distances.mean()))
         spreads.append(float(distances.std()))
@@ -216,7 +216,7 @@ def test_variance_is_that_of_single_samples(weighting):
     assert "400 samples" in found.how
     worst = int(np.argmax(exact))
     assert abs(found.value - exact[worst]) < 5 * max(spreads) / draws**0.5
-    assert 5 * max(spreads) / draws**0.5 < 0.5 * exact[worst]  # the tolerance says something
+    assert 5 * max(spreads) / draws**0.5 < 0.5 * exact[worst]  # the tolerance is meaningful
 
 
 def test_identical_samples_have_no_variance():
@@ -227,8 +227,8 @@ def test_identical_samples_have_no_variance():
 
 
 @pytest.mark.parametrize("model", [lambda: nn.Linear(4, 3), MODELS["mlp"]], ids=["linear", "mlp"])
-def test_a_trial_s_constant_is_its_own(model):
-    """Breaks if L of a seed, and so its s, hangs on which other seeds run with it: its rows' largest alone counts."""
+def test_the_smoothness_of_a_trial_does_not_depend_on_the_others(model):
+    """It is the maximum over the trial's rows; otherwise L of a seed, and thus its s, would depend on other seeds."""
     oracles = [oracle_of(fixed(model), "cross-entropy", seeds=seeds) for seeds in ((0, 1, 2), (1,))]
     three, one = map(smoothness_of_trials, oracles)
     assert three[1:2] == pytest.approx(one, rel=1e-12)

@@ -1,4 +1,4 @@
-"""The oracle's gradients against plain torch: one client at a time, an `nn.Module`, `loss.backward()`."""
+"""The oracle's gradients against plain torch: one client at a time, with `nn.Module` and `loss.backward()`."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from tests.support.oracle_problems import (
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ("branching", "spectral")])
 def test_minibatch_gradients_equal_plain_autograd(name, backend):
-    """Row by row, at different points and on different samples, two trials at once; 1e-12."""
+    """For every row, at different points and on different samples, two trials at once; to 1e-12."""
     oracle = oracle_of(name, seeds=(0, 1), backend=backend)
     x, batch = points(oracle), oracle.sample()
     before = [row_buffers(oracle, row) for row in range(oracle.rows)]
@@ -35,8 +35,8 @@ def test_minibatch_gradients_equal_plain_autograd(name, backend):
     assert oracle.evaluations == 4
     for row in range(oracle.rows):
         model = plain_model(oracle, x[row], before[row]).train()
-        own = batch.indices[row]
-        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        indices = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[indices], oracle.problem.train.targets[indices])
         torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
         for key, buffer in model.named_buffers():
             torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
@@ -44,7 +44,7 @@ def test_minibatch_gradients_equal_plain_autograd(name, backend):
 
 @pytest.mark.parametrize("name", ["branching", "spectral"])
 def test_models_that_cannot_be_batched_run_in_the_loop(name):
-    """`auto` finds out by trying; the gradients (and buffers that are assigned, not written to) are plain torch's."""
+    """`auto` detects them; gradients, and buffers that are assigned rather than written to, are those of torch."""
     oracle = oracle_of(name)
     assert oracle.model.backend == "loop"
     x, batch = points(oracle), oracle.sample()
@@ -52,8 +52,8 @@ def test_models_that_cannot_be_batched_run_in_the_loop(name):
     g = oracle.grad(x, batch)
     for row in range(oracle.rows):
         model = plain_model(oracle, x[row], before[row]).train()
-        own = batch.indices[row]
-        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        indices = batch.indices[row]
+        expected = plain_gradient(model, oracle.problem.train.inputs[indices], oracle.problem.train.targets[indices])
         torch.testing.assert_close(g[row], expected, rtol=1e-12, atol=1e-12)
         for key, buffer in model.named_buffers():
             torch.testing.assert_close(oracle.buffers[key][row], buffer, rtol=1e-12, atol=1e-12)
@@ -61,8 +61,8 @@ def test_models_that_cannot_be_batched_run_in_the_loop(name):
         oracle_of(name, backend="vmap")
 
 
-def test_backends_are_chosen_from_those_that_can_be(monkeypatch):
-    """Breaks if a layout of images is tried for a model that has none, or a loop is preferred to one batched call."""
+def test_only_applicable_backends_are_candidates(monkeypatch):
+    """Fails if an image layout is measured for a model without images, or a loop is preferred to one batched call."""
     offered = {}
 
     def choose(run, candidates, rows):
@@ -78,7 +78,7 @@ def test_backends_are_chosen_from_those_that_can_be(monkeypatch):
 
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
 def test_a_batch_at_two_points_updates_buffers_once(backend):
-    """For recursive momentum: the same samples at both points, statistics of the first only."""
+    """For recursive momentum: the same samples at both points, batch statistics of the first only."""
     oracle = oracle_of("residual", backend=backend)
     x, other, batch = points(oracle), points(oracle, seed=1), oracle.sample()
     oracle.grad(x, batch)
@@ -89,17 +89,17 @@ def test_a_batch_at_two_points_updates_buffers_once(backend):
         assert torch.equal(buffer, once[name])
     assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [1, 1, 1]
     for row in range(oracle.rows):
-        own = batch.indices[row]
+        indices = batch.indices[row]
         model = plain_model(oracle, other[row], row_buffers(oracle, row)).train()
-        expected = plain_gradient(model, oracle.problem.train.inputs[own], oracle.problem.train.targets[own])
+        expected = plain_gradient(model, oracle.problem.train.inputs[indices], oracle.problem.train.targets[indices])
         torch.testing.assert_close(second[row], expected, rtol=1e-12, atol=1e-12)
     oracle.grad(x, oracle.sample())
     assert oracle.buffers["bn1.num_batches_tracked"].tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
-def test_buffers_that_are_assigned_are_kept(backend):
-    """`self.seen = self.seen + 1` replaces the tensor instead of writing to it; each row still counts its own."""
+def test_buffers_that_are_assigned_are_updated(backend):
+    """`self.seen = self.seen + 1` replaces the tensor instead of writing to it; each row still has its own count."""
 
     class Counting(nn.Module):
         def __init__(self):
@@ -126,11 +126,11 @@ def test_buffers_that_are_assigned_are_kept(backend):
 
 
 def test_dropout_is_a_function_of_seed_client_and_iteration():
-    """Reproducible, different across clients and iterations, the same for one batch evaluated twice."""
+    """Reproducible, different across clients and iterations, and the same for one batch evaluated twice."""
     model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     problem = make_problem(model, sizes=(5, 5, 5), seeds=(0, 1))
     same = Samples(problem.train.inputs[:1].expand(15, -1), problem.train.targets[:1].expand(15))
-    problem = Problem(model, problem.loss, same, problem.trials)  # all samples alike: only the masks differ
+    problem = Problem(model, problem.loss, same, problem.trials)  # all samples are equal: only the masks differ
 
     def gradients(oracle, t):
         begin(oracle, t)
@@ -146,7 +146,7 @@ def test_dropout_is_a_function_of_seed_client_and_iteration():
     one, two = gradients(oracle, 1), gradients(oracle, 2)
     drawn = torch.rand(3)
     torch.manual_seed(0)
-    assert torch.equal(torch.rand(3), drawn)  # torch's own generator was left as it was
+    assert torch.equal(torch.rand(3), drawn)  # torch's generator is unchanged
     every = torch.cat([one, two])
     assert len(torch.unique(every, dim=0)) == 12
     other = Oracle(problem, 2, dtype=torch.float64, clients=[1, 2])
@@ -167,8 +167,8 @@ def test_dropout_is_off_in_evaluation():
         torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_randomness_without_a_module_for_it_is_found_out():
-    """`F.dropout` in a person's forward: detected by torch's generator having moved, and seeded like any other."""
+def test_randomness_without_a_module_is_detected():
+    """`F.dropout` in a user-defined forward is detected by the state of torch's generator, and seeded as usual."""
     oracle = Oracle(make_problem(FunctionalDropout()), 4, dtype=torch.float64)
     assert oracle.model.is_random
     assert oracle.model.backend == "loop"
@@ -181,8 +181,8 @@ def test_randomness_without_a_module_for_it_is_found_out():
         Oracle(make_problem(FunctionalDropout()), 4, backend="vmap")
 
 
-def test_choosing_a_backend_draws_nothing():
-    """Building an oracle leaves torch's generator, the person's model and its buffers as they are."""
+def test_building_an_oracle_has_no_side_effects():
+    """It does not change torch's generator, the user's model or its buffers."""
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     torch.manual_seed(4)
@@ -200,11 +200,11 @@ def test_choosing_a_backend_draws_nothing():
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("per_pass", [1, 5, 7, 12, 1000])
 @pytest.mark.parametrize("name", ["linear", "residual"])
-def test_full_gradients_are_means_over_own_samples(name, per_pass, weighting):
-    """Unequal clients, any chunking, evaluation mode; with sample shares, times n·N_i/N."""
+def test_full_gradients_are_means_over_the_clients_samples(name, per_pass, weighting):
+    """For unequal clients, any chunking, in evaluation mode; with weighting by samples, times n·N_i/N."""
     oracle = oracle_of(name, seeds=(0, 1), weighting=weighting)
     begin(oracle, 1)
-    oracle.grad(oracle.start(), oracle.sample())  # batch norm has seen something
+    oracle.grad(oracle.start(), oracle.sample())  # gives batch norm some statistics
     before = {k: b.clone() for k, b in oracle.buffers.items()}
     oracle.samples_per_pass = per_pass
     begin(oracle, 2)
@@ -226,8 +226,8 @@ def test_a_full_batch_is_the_full_gradient():
     assert torch.equal(oracle.grad(x, oracle.sample()), oracle.full_grad(x))
 
 
-def test_sample_shares_make_the_uniform_average_the_pooled_gradient():
-    """Σ (1/n) n·N_i/N ∇f_i is the gradient over all samples; for mini-batches the scale is the same."""
+def test_weighting_by_samples_makes_the_uniform_average_the_pooled_gradient():
+    """Σ (1/n) n·N_i/N ∇f_i is the gradient over all samples; mini-batches have the same scale."""
     pooled = oracle_of("mlp", weighting="samples")
     uniform = oracle_of("mlp", weighting="uniform")
     x = points(pooled)[:1].expand(3, -1)
@@ -254,8 +254,8 @@ def test_minibatch_gradients_are_unbiased():
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("per_pass", [1, 300, 700, 100_000])
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
-def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weighting):
-    """∇f(x_i) of f = (1/n) Σ_j f_j, with each trial's own partition and each row's own buffers."""
+def test_global_gradients_are_gradients_of_f_at_every_row(backend, per_pass, weighting):
+    """∇f(x_i) of f = (1/n) Σ_j f_j, with the partition of each trial and the buffers of each row."""
     oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
     oracle.grad(oracle.start(), oracle.sample())
     oracle.samples_per_pass = per_pass
@@ -272,18 +272,18 @@ def test_global_gradients_are_those_of_f_at_every_point(backend, per_pass, weigh
 
 
 def test_clients_that_agree_are_evaluated_once(monkeypatch):
-    """After a mean, ∇f(x_i) costs one client's gradient per trial; with buffers that differ, as many as before."""
+    """After a mean, ∇f(x_i) costs one gradient per trial; if buffers differ, one per client."""
     oracle = oracle_of("residual", seeds=(0, 1), backend="vmap")
     x = points(oracle)[[0, 0, 0, 3, 3, 3]]
-    asked = []
+    counts = []
     plain = oracle.model.gradients
-    monkeypatch.setattr(oracle.model, "gradients", lambda z, *a, **k: asked.append(len(z)) or plain(z, *a, **k))
-    together = oracle.global_grad(x)
-    assert set(asked) == {2}
-    asked.clear()
+    monkeypatch.setattr(oracle.model, "gradients", lambda z, *a, **k: counts.append(len(z)) or plain(z, *a, **k))
+    once = oracle.global_grad(x)
+    assert set(counts) == {2}
+    counts.clear()
     monkeypatch.setattr(oracle, "_clients_agree", lambda _: False)
-    torch.testing.assert_close(together, oracle.global_grad(x), rtol=1e-12, atol=1e-12)
-    assert set(asked) == {6}
+    torch.testing.assert_close(once, oracle.global_grad(x), rtol=1e-12, atol=1e-12)
+    assert set(counts) == {6}
     monkeypatch.undo()
     oracle.grad(x, oracle.sample())
     assert not oracle._clients_agree(x)

@@ -1,4 +1,4 @@
-"""The logistic loss with the models by name: one output for labels 0 and 1, measured as NumPy measures it."""
+"""Runs with the logistic loss: registered models have one output, and metrics equal those computed by NumPy."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ TRAIN, TEST = 64, 40
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> dict[str, np.ndarray]:
-    """`mine.npz`, two noisy halves of a plane in four dimensions, of which 3/8 have label 1."""
+    """`mine.npz`: four features, noisy labels of two half-spaces, 3/8 of them 1."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((TRAIN + TEST, 4))
     y = (x[:, 0] + 0.5 * rng.standard_normal(len(x)) > 0.3).astype(np.int64)
@@ -29,8 +29,8 @@ def config(path: Path, **changes: object) -> Path:
     return write_config(path / "c.toml", problem=problem, run={"dtype": "float64"}, metrics={"smoothness": "measure"})
 
 
-def test_measures_are_numpys(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """Loss log(1 + e^∓z) over all samples, accuracy by the sign of z, h of the one output's weights."""
+def test_metrics_equal_those_of_numpy(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """The loss log(1 + e^∓z) over all samples, the accuracy by the sign of z, and h of the weights of one output."""
     result, _ = train(config(tmp_path), tmp_path / "run")
     model = load_file(tmp_path / "run" / "model.safetensors")
     assert {name: value.shape for name, value in model.items()} == {"linear.weight": (1, 4), "linear.bias": (1,)}
@@ -52,8 +52,8 @@ def test_measures_are_numpys(labelled: dict[str, np.ndarray], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp", "cnn", "resnet18"])
-def test_every_model_by_name_has_one_output(tmp_path: Path, model: str) -> None:
-    """On 8×8 pictures; the last layer of each has one row, of each seed's start as of the model."""
+def test_every_registered_model_has_one_output(tmp_path: Path, model: str) -> None:
+    """On 8×8 images: the last layer has one row, in the model and in the start of each seed."""
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "mine.npz", x=rng.random((12, 1, 8, 8)), y=np.arange(12) % 2)
     problem = build_problem(load(config(tmp_path, model=model)), tmp_path)
@@ -61,17 +61,17 @@ def test_every_model_by_name_has_one_output(tmp_path: Path, model: str) -> None:
     assert all(len(trial.start) == problem.layout.size for trial in problem.trials)
 
 
-def test_a_model_of_ones_own_is_told_the_classes(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """It has always been, and may need the number for something else."""
-    path = config(tmp_path, model="told:model")
-    (tmp_path / "told.py").write_text(
+def test_a_user_defined_model_is_given_the_number_of_classes(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """Not the number of outputs: it may need the classes for something else."""
+    path = config(tmp_path, model="mymodel:model")
+    (tmp_path / "mymodel.py").write_text(
         "from torch import nn\ndef model(shape, classes):\n    assert classes == 2\n    return nn.Linear(4, 1)\n"
     )
     assert build_problem(load(path), tmp_path).layout.size == 5
 
 
-def test_cells_side_by_side_have_one_output_too(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
-    """Seeds that only the second configuration has start from a model of the same size."""
+def test_combined_configurations_have_one_output(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
+    """Seeds that only the second configuration has start with a model of the same size."""
     path = config(tmp_path)
     configs = [load(path, (f"run.seeds=[{seed}]",)) for seed in (0, 1)]
     assert [len(trial.start) for trial in build_side_by_side(configs, tmp_path).trials] == [5, 5]

@@ -1,4 +1,4 @@
-"""Losses by name and a person's own: one value per sample, and what is refused before any work."""
+"""Registered and user-defined losses: one value per sample; invalid ones are rejected before any work."""
 
 import warnings
 from functools import partial
@@ -27,8 +27,8 @@ OUTPUTS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-3.0, 1.0, 4.0], [1.
 LABELS = torch.tensor([0, 2, 1, 1])
 
 
-def test_cross_entropy_by_hand():
-    """−log softmax at the label; right where the label's output is the largest."""
+def test_cross_entropy_equals_its_formula():
+    """−log softmax at the label; correct if the label's output is the largest."""
     loss = as_loss("cross-entropy")
     expected = [np.log(np.exp(o).sum()) - o[y] for o, y in zip(OUTPUTS.numpy(), LABELS.numpy(), strict=True)]
     np.testing.assert_allclose(loss.per_sample(OUTPUTS, LABELS), expected, rtol=1e-14)
@@ -37,8 +37,8 @@ def test_cross_entropy_by_hand():
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])
 @pytest.mark.parametrize("targets", [torch.tensor([1, 0, 1, 0]), torch.tensor([[1.0], [0.0], [1.0], [0.0]])])
-def test_logistic_by_hand(shape, targets):
-    """log(1 + exp(∓z)) for labels 1 and 0, whether the one output has a dimension of its own or not."""
+def test_logistic_loss_equals_its_formula(shape, targets):
+    """log(1 + exp(∓z)) for labels 1 and 0, for outputs `[B]` and `[B, 1]`."""
     z = np.array([2.0, -1.0, -0.5, 3.0])
     loss, outputs = as_loss("logistic"), torch.tensor(z).view(shape)
     expected = np.log1p(np.exp(-z * np.array([1, -1, 1, -1])))
@@ -49,15 +49,15 @@ def test_logistic_by_hand(shape, targets):
 @pytest.mark.parametrize(
     ("outputs", "targets"), [((4,), (4,)), ((4, 1), (4,)), ((4,), (4, 1)), ((4, 3), (4, 3)), ((4, 2, 3), (4, 2, 3))]
 )
-def test_squared_error_by_hand(outputs, targets):
-    """½ Σ (output − target)² of each sample; [B, 1] against [B] is not every pair of samples."""
+def test_squared_error_equals_its_formula(outputs, targets):
+    """½ Σ (output − target)² of each sample; `[B, 1]` and `[B]` are not broadcast to pairs of samples."""
     a, b = torch.randn(outputs, dtype=torch.float64), torch.randn(targets, dtype=torch.float64)
     expected = [0.5 * float(((a[i].flatten() - b[i].flatten()) ** 2).sum()) for i in range(4)]
     np.testing.assert_allclose(as_loss("mse").per_sample(a, b), expected, rtol=1e-14)
     assert as_loss("mse").correct is None
 
 
-def test_all_losses_are_chosen_by_name():
+def test_losses_are_found_by_name():
     assert {as_loss(name).name for name in LOSSES} == {"cross-entropy", "logistic", "mse", "tokens"}
     with pytest.raises(
         ConfigError, match="problem.loss: 'cross_entropy' is not a loss; .* did you mean 'cross-entropy'?"
@@ -77,33 +77,33 @@ def test_all_losses_are_chosen_by_name():
         Loss("own", as_loss("cross-entropy").per_sample),
     ],
 )
-def test_a_persons_own_cross_entropy(loss):
-    """A module, a function or a `Loss`, whatever reduction it had: one value per sample."""
+def test_user_defined_cross_entropy_has_one_value_per_sample(loss):
+    """A module, a function or a `Loss`, whatever its reduction."""
     expected = as_loss("cross-entropy").per_sample(OUTPUTS, LABELS)
     torch.testing.assert_close(as_loss(loss).per_sample(OUTPUTS, LABELS), expected, rtol=1e-14, atol=0)
 
 
 def test_torch_cross_entropy_has_an_accuracy():
-    """With labels, and with probabilities as targets, where the likeliest class counts."""
+    """With labels, and with probabilities as targets, of which the largest counts."""
     for loss in (nn.CrossEntropyLoss(), F.cross_entropy):
         assert as_loss(loss).correct(OUTPUTS, LABELS).tolist() == [True, False, False, True]
         assert as_loss(loss).correct(OUTPUTS, F.one_hot(LABELS, 3).double()).tolist() == [True, False, False, True]
     assert as_loss(lambda outputs, targets: outputs.sum(1)).correct is None
 
 
-def test_a_persons_module_is_left_as_it_is():
-    """The copy is asked for no reduction; theirs goes on averaging, here and in training."""
-    theirs = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+def test_a_loss_module_of_the_user_is_not_changed():
+    """A copy is used without reduction; the module itself still averages, and keeps its dtype."""
+    module = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
     model = nn.Linear(4, 3)
-    oracle = oracle_of(model, theirs, torch.randn(6, 4), torch.arange(6) % 3, dtype=torch.float64)
+    oracle = oracle_of(model, module, torch.randn(6, 4), torch.arange(6) % 3, dtype=torch.float64)
     oracle.grad(oracle.start(), oracle.sample())
-    assert theirs.reduction == "mean"
-    assert theirs.weight.dtype == torch.float32
-    assert theirs(OUTPUTS.float(), LABELS).dim() == 0
+    assert module.reduction == "mean"
+    assert module.weight.dtype == torch.float32
+    assert module(OUTPUTS.float(), LABELS).dim() == 0
 
 
-def test_class_weights_follow_dtype():
-    """Float32 weights in a float64 run: the loss of a sample is its label's weight times the plain one."""
+def test_class_weights_are_converted_to_the_dtype():
+    """Float32 weights in a float64 run: the loss of a sample is the unweighted one times the weight of its label."""
     weights = torch.tensor([1.0, 2.0, 3.0])
     inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
     model = nn.Linear(4, 3)
@@ -123,8 +123,8 @@ def test_class_weights_follow_dtype():
         (nn.L1Loss(), lambda e: e.abs().mean(1)),
     ],
 )
-def test_torch_elementwise_losses(loss, reduce, backend):
-    """`[B, k]` elements: a sample's value is the mean of its own, so that the mean over samples is torch's mean."""
+def test_elementwise_losses_of_torch_are_reduced_per_sample(loss, reduce, backend):
+    """For `[B, k]` elements, a sample's value is the mean of its elements, so that the mean over samples is torch's."""
     inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
     model = nn.Linear(4, 2).double()
     oracle = oracle_of(model, loss, inputs, targets, dtype=torch.float64, backend=backend)
@@ -148,27 +148,27 @@ INPUTS, TARGETS = torch.randn(6, 4), torch.arange(6) % 3
     ],
     ids=["mean", "column", "mean over samples", "as many outputs as samples", "a number"],
 )
-def test_a_loss_that_averages_is_refused(loss, shape):
-    """Full and weighted gradients need a value per sample; even one whose shape is right by chance is found out."""
+def test_a_loss_that_averages_over_samples_is_rejected(loss, shape):
+    """Full and weighted gradients need a value per sample; detected even if the shape is right by chance."""
     with pytest.raises(ConfigError, match=rf"loss: returned shape {shape} for [23] samples.*use reduction='none'"):
         oracle_of(nn.Linear(4, 3), loss, INPUTS, TARGETS)
 
 
-def test_elementwise_losses_are_not_broadcast():
-    """[B, 1] outputs against [B] targets would be all pairs of samples in torch: refused."""
-    said = r"problem.loss: outputs have shape \[2, 1\] and targets \[2\], .* give targets of shape \[N, 1\]$"
+def test_shapes_that_would_be_broadcast_are_rejected():
+    """Torch would compare outputs `[B, 1]` and targets `[B]` for all pairs of samples."""
+    message = r"problem.loss: outputs have shape \[2, 1\] and targets \[2\], .* give targets of shape \[N, 1\]$"
     for loss in (nn.MSELoss(), F.l1_loss, lambda o, t: F.mse_loss(o, t, reduction="none")):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch's own, in two lines and of the same
-            with pytest.raises(ConfigError, match=said):
+            warnings.simplefilter("error")  # torch's own warning about the same, in two lines, must not appear
+            with pytest.raises(ConfigError, match=message):
                 oracle_of(nn.Linear(4, 1), loss, INPUTS, torch.randn(6))
     flat = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
     with pytest.raises(ConfigError, match=r"outputs have shape \[2\] and targets \[2, 1\], .* of shape \[N\]$"):
         oracle_of(flat, nn.MSELoss(), INPUTS, torch.randn(6, 1))
 
 
-def test_a_model_of_several_tensors():
-    """A loss by name takes one tensor; one's own may take whatever the model returns."""
+def test_models_that_return_several_tensors_need_a_user_defined_loss():
+    """A registered loss takes one tensor; a user-defined one may take whatever the model returns."""
     recurrent = nn.LSTM(4, 3, batch_first=True)
     sequences = torch.randn(6, 2, 4)
     for loss in ("cross-entropy", "mse", "logistic", nn.CrossEntropyLoss()):
@@ -178,15 +178,15 @@ def test_a_model_of_several_tensors():
 
 
 @pytest.mark.parametrize("loss", [3, None, ["mse"]])
-def test_what_is_no_loss(loss):
+def test_values_that_are_not_losses_are_rejected(loss):
     with pytest.raises(ConfigError, match="loss: .* given; it must be a name, or a function or module"):
         as_loss(loss)
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), F.cross_entropy])
 @pytest.mark.parametrize("label", [3, 17, -1])
-def test_labels_beyond_the_outputs_are_refused(loss, label):
-    """Anywhere in the training or the test data, before a sample with that label happens to be drawn."""
+def test_labels_beyond_the_outputs_are_rejected(loss, label):
+    """Anywhere in the training or test data, not only when such a sample is drawn."""
     wrong = TARGETS.clone()
     wrong[-1] = label
     message = f"problem.model: it has 3 outputs, but there is a label {label}; labels are 0 … 2"
@@ -196,8 +196,8 @@ def test_labels_beyond_the_outputs_are_refused(loss, label):
         oracle_of(nn.Linear(4, 3), loss, INPUTS, TARGETS, test=Samples(INPUTS, wrong))
 
 
-def test_an_ignored_label_is_a_persons_choice():
-    """torch's `ignore_index` has loss 0 and is no mistake."""
+def test_ignored_labels_are_accepted():
+    """Samples with torch's `ignore_index` have loss 0."""
     targets = torch.tensor([0, 1, 2, -100, 1, 7])
     oracle_of(nn.Linear(4, 3), nn.CrossEntropyLoss(ignore_index=7), INPUTS, targets.clamp(min=0))
     oracle_of(nn.Linear(4, 3), nn.CrossEntropyLoss(), INPUTS, targets.clamp(max=2))
@@ -205,8 +205,8 @@ def test_an_ignored_label_is_a_persons_choice():
         oracle_of(nn.Linear(4, 3), nn.CrossEntropyLoss(), INPUTS, targets)
 
 
-def test_logistic_labels_are_zero_and_one():
-    """Labels −1 and +1, common for a margin, would train something else in silence."""
+def test_logistic_loss_needs_labels_zero_and_one():
+    """Labels −1 and +1, common for margin losses, would silently give a different loss."""
     with pytest.raises(ConfigError, match="problem.loss: 'logistic' needs labels 0 and 1, but there is a label -1"):
         oracle_of(nn.Linear(4, 1), "logistic", INPUTS, torch.tensor([1, -1, 1, -1, 1, 1]))
 
@@ -255,14 +255,14 @@ def test_logistic_labels_are_zero_and_one():
         ),
     ],
 )
-def test_models_and_losses_that_do_not_fit_the_data(model, loss, inputs, targets, message):
-    """What was given and what torch said of it, in one line."""
+def test_models_and_losses_that_do_not_fit_the_data_are_rejected(model, loss, inputs, targets, message):
+    """With the shapes given and the error of torch, in one line."""
     with pytest.raises(ConfigError, match=message) as error:
         oracle_of(model, loss, inputs, targets)
     assert "\n" not in str(error.value)
 
 
-def test_check_per_sample_passes_what_it_should():
+def test_check_per_sample_accepts_one_value_per_sample():
     check_per_sample(torch.zeros(4), 4)
     with pytest.raises(ConfigError, match=r"shape \(3,\) for 4 samples"):
         check_per_sample(torch.zeros(3), 4)

@@ -1,4 +1,4 @@
-"""The oracle: mini-batches, evaluation against a plain loop, and what is refused."""
+"""The oracle: mini-batches, evaluation against a plain loop, and invalid problems."""
 
 from dataclasses import replace
 
@@ -26,12 +26,13 @@ from tests.support.oracle_problems import (
     samples,
     start_of,
 )
+from tests.support.seeded_problems import CLASSES, D_IN, seeded_problem
 
 # Mini-batches
 
 
-def test_samples_are_the_clients_own():
-    """No client ever draws a sample that another one has; every own one is drawn sooner or later."""
+def test_batches_contain_the_clients_samples():
+    """No client ever draws another client's sample; each of its own is drawn eventually."""
     oracle = oracle_of("linear", batch_size=50, seeds=(0, 1))
     parts = [set(part.tolist()) for trial in oracle.problem.trials for part in trial.parts]
     seen = [set() for _ in parts]
@@ -42,8 +43,8 @@ def test_samples_are_the_clients_own():
     assert seen == parts
 
 
-def test_samples_are_uniform_and_with_replacement():
-    """Counts of every own sample over 400 batches: chi-square; and batches hold repeats, unlike a permutation."""
+def test_sampling_is_uniform_and_with_replacement():
+    """Chi-square test of the counts over 400 batches; and batches contain repetitions, unlike a permutation."""
     oracle = oracle_of("linear", batch_size=9)
     counts = np.zeros(sum(SIZES))
     repeats = 0
@@ -58,7 +59,7 @@ def test_samples_are_uniform_and_with_replacement():
 
 
 def test_batches_of_clients_iterations_and_draws_differ():
-    """Same number of samples, same positions only by chance: nothing is shared between (client, iteration, draw)."""
+    """Clients of equal size draw equal positions only by chance: (client, iteration, draw) share no randomness."""
     oracle = oracle_of("linear", batch_size=64, sizes=(50, 50, 50))
     owned = {int(index): k for part in oracle.problem.trials[0].parts for k, index in enumerate(part)}
     seen = []
@@ -71,11 +72,11 @@ def test_batches_of_clients_iterations_and_draws_differ():
     assert np.abs(table).max() < 0.55  # 4.4 standard deviations of 64 independent pairs
 
 
-def test_a_batch_depends_on_seed_client_iteration_and_draw_alone():
-    """The same for seeds together or apart, for a process with some of the clients, in any order of calls."""
+def test_a_batch_depends_only_on_seed_client_iteration_and_draw():
+    """The same for seeds run jointly or separately, for a subset of the clients, in any order of calls."""
     shape, factory = MODELS["linear"]
     model = factory()
-    together = Oracle(make_problem(model, shape, seeds=(5, 2, 8)), 6)
+    joint = Oracle(make_problem(model, shape, seeds=(5, 2, 8)), 6)
     n = len(SIZES)
 
     def draw(oracle, t, number):
@@ -84,17 +85,17 @@ def test_a_batch_depends_on_seed_client_iteration_and_draw_alone():
             oracle.sample()
         return oracle.sample().indices
 
-    expected = {(t, number): draw(together, t, number) for t in (0, 3, 70_000) for number in (0, 1)}
-    apart = [Oracle(make_problem(model, shape, seeds=(seed,)), 6) for seed in (5, 2, 8)]
+    expected = {(t, number): draw(joint, t, number) for t in (0, 3, 70_000) for number in (0, 1)}
+    separate = [Oracle(make_problem(model, shape, seeds=(seed,)), 6) for seed in (5, 2, 8)]
     some = Oracle(make_problem(model, shape, seeds=(5, 2, 8)), 6, clients=[1, 2])
     for (t, number), indices in reversed(expected.items()):
-        for k, oracle in enumerate(apart):
+        for k, oracle in enumerate(separate):
             assert torch.equal(draw(oracle, t, number), indices[k * n : (k + 1) * n])
         assert torch.equal(draw(some, t, number), indices.view(3, n, 6)[:, 1:].reshape(6, 6))
 
 
-def test_a_larger_batch_begins_like_a_smaller_one():
-    """`size` overrides the batch size; draw and column alone decide, so the first columns agree."""
+def test_a_larger_batch_starts_with_the_smaller_one():
+    """`size` overrides the batch size; samples depend on draw and column only, so the first columns agree."""
     oracle = oracle_of("linear", batch_size=3)
     small = oracle.sample().indices
     begin(oracle, 0)
@@ -110,8 +111,8 @@ def test_a_larger_batch_begins_like_a_smaller_one():
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 @pytest.mark.parametrize("per_pass", [1, 3, 1000])
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
-def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
-    """Training loss weighted as f is, test loss and accuracy as plain means; one model or several per trial."""
+def test_evaluation_equals_a_plain_loop(backend, per_pass, weighting):
+    """The training loss is weighted as f, test loss and accuracy are means; one model or several per trial."""
     oracle = oracle_of("residual", seeds=(0, 1), backend=backend, weighting=weighting)
     oracle.grad(oracle.start(), oracle.sample())
     oracle.samples_per_pass = per_pass
@@ -122,14 +123,14 @@ def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
     for row in range(oracle.rows):
         model = plain_model(oracle, x[row], row_buffers(oracle, row)).eval()
         with torch.no_grad():
-            seen, unseen = model(train.inputs), model(test.inputs)
-        losses = F.cross_entropy(seen, train.targets, reduction="none")
+            train_outputs, test_outputs = model(train.inputs), model(test.inputs)
+        losses = F.cross_entropy(train_outputs, train.targets, reduction="none")
         parts = oracle.problem.trials[row // 3].parts
         f = losses.mean() if weighting == "samples" else sum(losses[part].mean() for part in parts) / 3
         torch.testing.assert_close(train_loss[row], f, rtol=1e-12, atol=0)
-        torch.testing.assert_close(test_loss[row], F.cross_entropy(unseen, test.targets), rtol=1e-12, atol=0)
-        assert train_accuracy[row] == (seen.argmax(1) == train.targets).double().mean()
-        assert test_accuracy[row] == (unseen.argmax(1) == test.targets).double().mean()
+        torch.testing.assert_close(test_loss[row], F.cross_entropy(test_outputs, test.targets), rtol=1e-12, atol=0)
+        assert train_accuracy[row] == (train_outputs.argmax(1) == train.targets).double().mean()
+        assert test_accuracy[row] == (test_outputs.argmax(1) == test.targets).double().mean()
     means = x.view(2, 3, -1).mean(1)
     once, _ = oracle.evaluate(means, oracle.average_buffers(), "test")
     assert once.shape == (2,)
@@ -137,34 +138,35 @@ def test_evaluation_is_a_plain_loop(backend, per_pass, weighting):
 
 @pytest.mark.parametrize("per_pass", [1, 1000])
 def test_trials_are_evaluated_on_their_own_test_samples(per_pass):
-    """Each trial's models on its samples alone, one that names none on all; shares of all processes add up to that.
+    """A trial without test indices is evaluated on all samples; the shares of all processes add up to the total.
 
-    Breaks if a trial is given another's samples, or a share is divided by its own size.
+    Fails if a trial is evaluated on another's samples, or a share is divided by its own size.
     """
-    own = [np.array([4, 1]), None]
+    test_indices = [np.array([4, 1]), None]
     plain = oracle_of("residual", seeds=(0, 1))
-    trials = tuple(replace(trial, test_indices=places) for trial, places in zip(plain.problem.trials, own, strict=True))
+    pairs = zip(plain.problem.trials, test_indices, strict=True)
+    trials = tuple(replace(trial, test_indices=indices) for trial, indices in pairs)
     oracle = Oracle(replace(plain.problem, trials=trials), 4, dtype=torch.float64)
     oracle.samples_per_pass = per_pass
     x, test = points(oracle), oracle.problem.test
     loss, accuracy = oracle.evaluate(x, oracle.buffers, "test")
     for row in range(oracle.rows):
-        model, places = plain_model(oracle, x[row], row_buffers(oracle, row)).eval(), own[row // 3]
-        mine = test if places is None else test.take(places)
+        model, indices = plain_model(oracle, x[row], row_buffers(oracle, row)).eval(), test_indices[row // 3]
+        mine = test if indices is None else test.take(indices)
         with torch.no_grad():
             scores = model(mine.inputs)
         torch.testing.assert_close(loss[row], F.cross_entropy(scores, mine.targets), rtol=1e-12, atol=0)
         assert accuracy[row] == pytest.approx(float((scores.argmax(1) == mine.targets).double().mean()), rel=1e-12)
     for some in (oracle, plain):
-        whole = some.evaluate(x, some.buffers, "test")
+        complete = some.evaluate(x, some.buffers, "test")
         for size in (2, 5):
             shares = [some.evaluate(x, some.buffers, "test", (rank, size)) for rank in range(size)]
-            for total, parts in zip(whole, zip(*shares, strict=True), strict=True):
+            for total, parts in zip(complete, zip(*shares, strict=True), strict=True):
                 torch.testing.assert_close(sum(parts), total, rtol=1e-12, atol=0)
 
 
 def test_losses_are_summed_in_float64():
-    """Of a float32 model too: a million float32 additions of 0.1 are off by a percent."""
+    """For float32 models too: a million float32 additions of 0.1 are off by a percent."""
     count = 200_000
     model = nn.Linear(1, 1, bias=False)
     train = Samples(torch.ones(count, 1), torch.full((count,), 0.5) ** 0.5)
@@ -174,11 +176,11 @@ def test_losses_are_summed_in_float64():
     loss, accuracy = oracle.evaluate(oracle.start(), {}, "train")
     assert loss.dtype == torch.float64
     torch.testing.assert_close(loss.item(), 0.25, rtol=1e-6, atol=0)
-    assert torch.isnan(accuracy).all()  # a squared error knows no right answers
+    assert torch.isnan(accuracy).all()  # the squared error does not define correct answers
 
 
-def test_buffers_are_averaged_per_trial():
-    """Batch-norm statistics by the mean over clients; counters, being whole numbers, by the rounded mean."""
+def test_buffers_are_averaged_within_each_trial():
+    """Batch-norm statistics by the mean over clients; counters, which are integers, by the rounded mean."""
     oracle = oracle_of("residual", seeds=(0, 1))
     for t in range(3):
         begin(oracle, t)
@@ -193,8 +195,8 @@ def test_buffers_are_averaged_per_trial():
 
 
 @pytest.mark.parametrize("backend", ["loop", "channels-last", "vmap"])
-def test_measuring_leaves_no_trace(backend):
-    """Not even in a model that writes to its buffers in evaluation mode too."""
+def test_evaluation_does_not_change_buffers(backend):
+    """Not even for a model that writes to its buffers in evaluation mode."""
 
     class Careless(nn.Module):
         def __init__(self):
@@ -215,35 +217,35 @@ def test_measuring_leaves_no_trace(backend):
     assert oracle.buffers["calls"].tolist() == [[0.0]] * 3
 
 
-# What a process of many holds
+# Subsets of clients
 
 
-def test_some_clients_are_rows_of_the_whole():
-    """Gradients of clients [1, 2] of both trials equal those rows of the whole; partial losses add up to f."""
+def test_a_subset_of_clients_has_the_rows_of_all():
+    """Gradients of clients [1, 2] in both trials equal those rows of all clients; partial losses add up to f."""
     shape, factory = MODELS["residual"]
     problem = make_problem(factory(), shape, seeds=(0, 1), weighting="samples")
-    whole = Oracle(problem, 4, dtype=torch.float64)
+    every = Oracle(problem, 4, dtype=torch.float64)
     some = Oracle(problem, 4, dtype=torch.float64, clients=[1, 2])
     rest = Oracle(problem, 4, dtype=torch.float64, clients=[0])
     keep = [1, 2, 4, 5]
-    x = points(whole)
-    for oracle in (whole, some):
+    x = points(every)
+    for oracle in (every, some):
         begin(oracle, 7)
-    g = whole.grad(x, whole.sample())
+    g = every.grad(x, every.sample())
     torch.testing.assert_close(some.grad(x[keep], some.sample()), g[keep], rtol=1e-12, atol=1e-12)
     for name, buffer in some.buffers.items():
-        torch.testing.assert_close(buffer, whole.buffers[name][keep], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(some.full_grad(x[keep]), whole.full_grad(x)[keep], rtol=1e-12, atol=1e-12)
-    mean, buffers = x.view(2, 3, -1).mean(1), whole.average_buffers()
+        torch.testing.assert_close(buffer, every.buffers[name][keep], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(some.full_grad(x[keep]), every.full_grad(x)[keep], rtol=1e-12, atol=1e-12)
+    mean, buffers = x.view(2, 3, -1).mean(1), every.average_buffers()
     parts = [oracle.evaluate(mean, buffers, "train")[0] for oracle in (some, rest)]
-    torch.testing.assert_close(parts[0] + parts[1], whole.evaluate(mean, buffers, "train")[0], rtol=1e-12, atol=0)
+    torch.testing.assert_close(parts[0] + parts[1], every.evaluate(mean, buffers, "train")[0], rtol=1e-12, atol=0)
 
 
-# Prox, dtype, and what is refused
+# Prox, dtype, and invalid settings
 
 
-def test_prox_is_of_step_times_beta():
-    """prox of αβh: soft thresholding at αβ for l1, a step per row too; nothing at all where β = 0."""
+def test_prox_has_parameter_step_times_beta():
+    """The prox of αβh: soft thresholding at αβ for l1, also with a step per row; the identity if β = 0."""
     model = nn.Linear(6, 3)
     z = torch.randn(3, 21, dtype=torch.float64)
     oracle = Oracle(make_problem(model, regularizer=L1(), beta=0.2), 2, dtype=torch.float64)
@@ -259,7 +261,7 @@ def test_prox_is_of_step_times_beta():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_everything_is_in_the_state_dtype(dtype):
-    """Whatever the model and data came in; whole-number inputs (tokens) and targets stay whole."""
+    """Whatever the dtype of the model and data; integer inputs (tokens) and targets stay integers."""
     model = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 3), nn.BatchNorm1d(3)).double()
     train = Samples(torch.arange(80).view(20, 4) % 9, torch.arange(20) % 3)
     problem = Problem(model, as_loss("cross-entropy"), train, (Trial(0, start_of(model), [np.arange(20)]),), test=train)
@@ -272,8 +274,8 @@ def test_everything_is_in_the_state_dtype(dtype):
     assert oracle.inputs.dtype == torch.int64
 
 
-def test_averaged_model_is_a_plain_module():
-    """It holds the row, the buffers, the frozen parameters as they were and ties; the problem's own is untouched."""
+def test_averaged_model_has_the_row_and_buffers():
+    """Frozen parameters and ties are preserved; the problem's model is unchanged."""
     model = Tied()
     model.head.bias.requires_grad_(False)
     model.register_buffer("constant", torch.ones(2))
@@ -287,8 +289,8 @@ def test_averaged_model_is_a_plain_module():
     assert model.constant.tolist() == [1.0, 1.0]
 
 
-def test_frozen_parameters_are_shared_and_fixed():
-    """They are not in a row, and no gradient or step touches them."""
+def test_frozen_parameters_are_shared_and_constant():
+    """They are not part of a row, and no gradient or step changes them."""
     oracle = oracle_of("frozen")
     assert oracle.start().shape[1] == sum(p.numel() for p in oracle.problem.model.parameters() if p.requires_grad)
     before = oracle.model.model.linear1.weight.clone()
@@ -298,7 +300,7 @@ def test_frozen_parameters_are_shared_and_fixed():
 
 
 def test_batch_norm_needs_minibatches():
-    """Full gradients are of evaluation mode, in which statistics would never be learned; layer norm has none."""
+    """Full gradients use evaluation mode, in which statistics would never be updated; layer norm has none."""
     with pytest.raises(ConfigError, match="run.batch_size: 'full' given, but the model has batch norm"):
         oracle_of("residual", batch_size="full")
     for norm in (nn.LayerNorm(6), nn.Sequential(nn.Unflatten(1, (1, 6)), nn.InstanceNorm1d(1), nn.Flatten())):
@@ -306,24 +308,24 @@ def test_batch_norm_needs_minibatches():
 
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, "32", "Full", None])
-def test_batch_sizes_that_are_none(size):
+def test_invalid_batch_sizes_are_rejected(size):
     with pytest.raises(ConfigError, match=r"run.batch_size: .* given; it must be a whole number ≥ 1, or 'full'"):
         Oracle(make_problem(nn.Linear(6, 3)), size)
 
 
-def test_a_batch_of_one_through_batch_norm_is_refused_before_work():
+def test_a_batch_of_one_with_batch_norm_is_rejected():
     with pytest.raises(ConfigError, match=r"problem.model: fails in training on \[1, 6\].*more than 1 value per chan"):
         Oracle(make_problem(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))), 1)
 
 
 @pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
-def test_beta_is_a_number_at_least_zero(beta):
+def test_beta_must_be_finite_and_nonnegative(beta):
     with pytest.raises(ConfigError, match="problem.beta"):
         make_problem(nn.Linear(6, 3), beta=beta)
 
 
-def test_problems_that_are_none():
-    """Each its own message."""
+def test_invalid_problems_are_rejected():
+    """Each with its own message."""
     model = nn.Linear(6, 3)
     with pytest.raises(ConfigError, match=r"problem.weighting: 'sizes' given; it can be 'uniform' or 'samples'"):
         make_problem(model, weighting="sizes")
@@ -336,8 +338,8 @@ def test_problems_that_are_none():
         Problem(model, as_loss("mse"), samples(20), (*trials, Trial(1, trials[0].start, trials[0].parts[:2])))
 
 
-def test_restricting_keeps_order_and_everything_else():
-    """Trials of other seeds are gone, a regularizer of some parameters only is still bound."""
+def test_restriction_to_trials_preserves_everything_else():
+    """The order of trials, and a regularizer bound to some of the parameters."""
     problem = make_problem(nn.Linear(6, 3), seeds=(3, 1, 2), regularizer=L1().on("weight"), beta=0.1)
     smaller = problem.restricted_to([2, 3])
     assert smaller.seeds == (3, 2)
@@ -349,7 +351,7 @@ def test_restricting_keeps_order_and_everything_else():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", MODELS)
 def test_gpu_and_cpu_agree(name):
-    """The same samples to the index, the same gradients to rounding."""
+    """The same sample indices, and the same gradients to rounding."""
     shape, factory = MODELS[name]
     torch.manual_seed(3)
     problem = make_problem(factory(), shape, seeds=(0, 1))
@@ -364,19 +366,17 @@ def test_gpu_and_cpu_agree(name):
     torch.testing.assert_close(here.global_grad(x), there.global_grad(x.cuda()).cpu(), rtol=1e-9, atol=1e-9)
 
 
-def test_rows_that_do_not_fit_together_are_evaluated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same gradients and buffers, whatever the memory; a group that saw another's samples would show."""
-    from tests.support.seeded_problems import CLASSES, D_IN, seeded_problem
-
+def test_rows_that_do_not_fit_in_memory_are_evaluated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same gradients and buffers, so that no group uses the samples of another."""
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor], float]:
         model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
         oracle = Oracle(seeded_problem((0, 5), model=model), 6, dtype=torch.float64)
         g = oracle.grad(oracle.start(), oracle.sample())
         return g, oracle.buffers, oracle.evaluations
 
-    whole, buffers, evaluations = gradients()
-    monkeypatch.setattr("depositum.problem.oracle.TRAINING_SHARE", 0.3)  # of 64 samples: three rows of six
+    ungrouped, buffers, evaluations = gradients()
+    monkeypatch.setattr("depositum.problem.oracle.TRAINING_SHARE", 0.3)  # 0.3 of 64 samples: three rows of six
     grouped, grouped_buffers, same = gradients()
-    assert (whole - grouped).abs().max() <= 1e-14
+    assert (ungrouped - grouped).abs().max() <= 1e-14
     assert all((buffers[k] - grouped_buffers[k]).abs().max() <= 1e-14 for k in buffers)
     assert evaluations == same

@@ -1,4 +1,4 @@
-"""Precision of the model's passes: what each name means where, and that torch's own settings come back."""
+"""Precision of the model's passes: the meaning of each name per device, and that torch's settings are restored."""
 
 import copy
 
@@ -24,7 +24,7 @@ def read():
 
 
 @pytest.mark.parametrize(
-    ("given", "dtype", "device", "meant"),
+    ("given", "dtype", "device", "expected"),
     [
         ("auto", torch.float32, CPU, "float32"),
         ("auto", torch.float32, GPU, "tf32"),
@@ -35,11 +35,11 @@ def read():
         ("bf16", torch.float32, CPU, "bf16"),
     ],
 )
-def test_what_a_name_means(given, dtype, device, meant):
-    assert resolve(given, dtype, device) == meant
+def test_precision_is_resolved_by_dtype_and_device(given, dtype, device, expected):
+    assert resolve(given, dtype, device) == expected
 
 
-def test_a_frozen_base_is_held_in_half_the_room_on_a_gpu():
+def test_a_frozen_base_is_in_bf16_on_a_gpu():
     assert resolve("auto", torch.float32, GPU, frozen=True) == "bf16"
     assert resolve("auto", torch.float32, CPU, frozen=True) == "float32"
     assert resolve("tf32", torch.float32, GPU, frozen=True) == "tf32"
@@ -55,24 +55,24 @@ def test_a_frozen_base_is_held_in_half_the_room_on_a_gpu():
         ("bf61", torch.float32, CPU, "run.precision: 'bf61' given; it can be 'auto', .* did you mean 'bf16'?"),
     ],
 )
-def test_what_cannot_be_is_refused(given, dtype, device, message):
+def test_invalid_precisions_are_rejected(given, dtype, device, message):
     with pytest.raises(ConfigError, match=message):
         resolve(given, dtype, device)
 
 
-@pytest.fixture(params=["as torch comes", "high", "medium"])
-def persons_settings(request):
-    """Torch as it comes, and with reduced float32 products switched on by a person (on GPU and on CPU)."""
+@pytest.fixture(params=["default", "high", "medium"])
+def user_settings(request):
+    """Torch's defaults, and with reduced precision of float32 products enabled by the user (on GPU and CPU)."""
     before = torch.get_float32_matmul_precision()
-    if request.param != "as torch comes":
+    if request.param != "default":
         torch.set_float32_matmul_precision(request.param)
     yield
     torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.usefixtures("persons_settings")
-def test_settings_hold_inside_and_come_back_outside():
-    """TF32 in the model's passes alone; mixing is exact whatever a person set, which comes back, on errors too."""
+@pytest.mark.usefixtures("user_settings")
+def test_settings_apply_inside_and_are_restored_outside():
+    """TF32 only in the model's passes; mixing is exact whatever the user set, which is restored, also on errors."""
     before = read()
     with forward_backward("tf32"):
         assert [switch.fp32_precision for switch in GPU_SWITCHES] == ["tf32"] * 3
@@ -90,7 +90,7 @@ def test_settings_hold_inside_and_come_back_outside():
     with pytest.raises(KeyError), exact():
         raise KeyError
     assert read() == before
-    assert isinstance(BACKENDS.cuda.matmul.allow_tf32, bool)  # torch's older names can still be asked
+    assert isinstance(BACKENDS.cuda.matmul.allow_tf32, bool)  # torch's older names still work
 
 
 def oracle_of(model, precision, backend="auto", dtype=torch.float32):
@@ -103,8 +103,8 @@ def oracle_of(model, precision, backend="auto", dtype=torch.float32):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_bf16_on_cpu_differs_a_little(backend):
-    """Eight bits of mantissa: gradients off by about 1 %, not by 0 (it did nothing) and not by 30 %; all in float32."""
+def test_bf16_on_a_cpu_is_close_to_float32(backend):
+    """Eight bits of mantissa: gradients differ by about 1 %, not by 0 (no effect) nor 30 %; results are float32."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     plain, reduced = oracle_of(model, "float32", backend), oracle_of(model, "bf16", backend)
@@ -124,8 +124,8 @@ def test_bf16_on_cpu_differs_a_little(backend):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_reduced_precision_on_gpu_differs_a_little(precision):
-    """Ten bits of mantissa in TF32, seven in bf16; against float64."""
+def test_reduced_precision_on_a_gpu_is_close_to_float64(precision):
+    """Ten bits of mantissa in TF32, seven in bf16."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 3))
     exactly = oracle_of(model, "float64", dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Models and problems for the oracle, and the same gradients by plain torch: one client at a time."""
+"""Models and problems for tests of the oracle, and reference gradients by plain torch, one client at a time."""
 
 import copy
 
@@ -31,7 +31,7 @@ class Tied(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual block with batch norm, small."""
+    """A small residual block with batch norm."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ class Residual(nn.Module):
 
 
 class FunctionalDropout(nn.Module):
-    """Random without any module that says so."""
+    """Draws random numbers without a module that indicates it."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class FunctionalDropout(nn.Module):
 
 
 class Branching(nn.Module):
-    """Decides on a value, which cannot be batched over parameters."""
+    """Has control flow that depends on values, which cannot be batched over parameters."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ def frozen():
     return model
 
 
-#: The input's shape, and the model.
+#: The input shape and the factory of each model.
 MODELS = {
     "linear": ((6,), lambda: build("linear", (6,), 3, 1)),
     "mlp": ((6,), lambda: build({"mlp": {"hidden": [5, 4]}}, (6,), 3, 1)),
@@ -95,12 +95,12 @@ def samples(count, shape=(6,), seed=0, dtype=torch.float64):
 
 
 def start_of(model):
-    """The row of a model's own parameters."""
+    """A model's parameters as a row."""
     return Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
 
 
 def make_problem(model, shape=(6,), seeds=(0,), sizes=SIZES, test=5, **settings):
-    """Every trial has its own partition and its own start."""
+    """A problem in which every trial has its own partition and start."""
     trials = []
     for seed in seeds:
         order = np.random.default_rng(seed).permutation(sum(sizes))
@@ -131,7 +131,7 @@ def points(oracle, seed=0):
 
 
 def plain_model(oracle, row, buffers):
-    """An ordinary module that holds one row and one row's buffers."""
+    """A plain module with the parameters and buffers of one row."""
     model = copy.deepcopy(oracle.problem.model).double()
     nn.utils.vector_to_parameters(row, [p for p in model.parameters() if p.requires_grad])
     with torch.no_grad():
@@ -141,7 +141,7 @@ def plain_model(oracle, row, buffers):
 
 
 def plain_gradient(model, inputs, targets, weights=None):
-    """The gradient of the (weighted) mean cross-entropy by `backward`, flattened; frozen parameters have none."""
+    """The gradient of the (weighted) mean cross-entropy in the trainable parameters, by `backward`, flattened."""
     model.zero_grad()
     losses = F.cross_entropy(model(inputs), targets, reduction="none")
     (losses.mean() if weights is None else (losses * weights).sum()).backward()
