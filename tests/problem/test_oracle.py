@@ -368,6 +368,7 @@ def test_gpu_and_cpu_agree(name):
 
 def test_rows_that_do_not_fit_in_memory_are_evaluated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same gradients and buffers, so that no group uses the samples of another."""
+
     def gradients() -> tuple[torch.Tensor, dict[str, torch.Tensor], float]:
         model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
         oracle = Oracle(seeded_problem((0, 5), model=model), 6, dtype=torch.float64)
