@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from depositum import models, networks, pretrained
+from depositum import models, networks
 from depositum.algorithms import Depositum
-from depositum.data import TokenSamples
-from depositum.data.text import IGNORED
 from depositum.engines import EngineSettings, Simulator
 from depositum.engines.compilation import CAPTURE_LENGTH
+from depositum.language import IGNORED, LoraModel, TokenSamples
+from depositum.language.pretrained import from_pretrained
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.regularizers import MCP
@@ -71,7 +71,7 @@ def random_base(folder: Path, shape: str) -> str:
 def problem_of(base: str, rank: int, clients: int, batch: int, length: int) -> Problem:
     """`batch` sequences for each client, of which the latter half of `length` tokens is to be predicted."""
     model = models.build({"lora": {"base": base, "rank": rank}}, (length,), 1, 0)
-    assert isinstance(model, models.LoraModel)
+    assert isinstance(model, LoraModel)
     tokens = torch.randint(0, model.base.vocabulary, (clients * batch, length + 1))
     targets = tokens[:, 1:].clone()
     targets[:, : length // 2] = IGNORED
@@ -93,7 +93,7 @@ def plain_steps(base: str, rank: int, problem: Problem, device: torch.device, pr
     from peft import LoraConfig, get_peft_model
 
     frozen = torch.bfloat16 if precision == "bf16" else torch.float32
-    loaded = pretrained.read("AutoModelForCausalLM", base, "--base", dtype=frozen)
+    loaded = from_pretrained("AutoModelForCausalLM", base, "--base", dtype=frozen)
     adapted: Any = get_peft_model(loaded, LoraConfig(r=rank, lora_alpha=16, task_type="CAUSAL_LM")).to(device)
     trained = [p for p in adapted.parameters() if p.requires_grad]
     ids = problem.train.inputs.to(device)

@@ -7,6 +7,7 @@ and values are checked in the same way everywhere, and before any work is done.
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +16,7 @@ from depositum.errors import ConfigError, listing, nearest, short_repr, with_art
 from depositum.validation import describe_errors
 
 T = TypeVar("T")
+A = TypeVar("A")
 P = ParamSpec("P")
 
 #: What the user writes: a name, or a table with the name as its only key.
@@ -34,9 +36,10 @@ class Choice(Generic[T]):
         return self.factory(*positional, **extra, **self.arguments)
 
 
-def _top_package(factory: Callable[..., Any]) -> str:
-    """The top-level package that defines a factory."""
-    return factory.__module__.partition(".")[0]
+def _top_package(factory: Callable[..., Any] | str) -> str:
+    """The top-level package that defines a factory, given as an object or as an import path."""
+    module = factory if isinstance(factory, str) else factory.__module__
+    return module.partition(".")[0]
 
 
 class Registry(Generic[T]):
@@ -64,7 +67,8 @@ class Registry(Generic[T]):
     def __init__(self, what: str, supplied: int = 0) -> None:
         self.what = what
         self.supplied = supplied
-        self._factories: dict[str, Callable[..., T]] = {}
+        #: A string is the import path of a factory that has not been needed yet.
+        self._factories: dict[str, Callable[..., T] | str] = {}
 
     def register(self, name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """Decorator that registers a factory, a function or a class, under `name`."""
@@ -78,11 +82,23 @@ class Registry(Generic[T]):
 
         return add
 
+    def register_path(self, name: str, path: str) -> None:
+        """Register a factory by its import path, `"package.module:name"`; the module is imported when first needed.
+
+        This is how a part of the package offers what a part above it defines, without importing it.
+        """
+        self._factories[name] = path
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
 
     def __getitem__(self, name: str) -> Callable[..., T]:
-        return self._factories[name]
+        factory = self._factories[name]
+        if isinstance(factory, str):
+            module, _, attribute = factory.partition(":")
+            imported: Callable[..., T] = getattr(import_module(module), attribute)
+            self._factories[name] = factory = imported
+        return factory
 
     def __contains__(self, name: object) -> bool:
         return name in self._factories
@@ -90,8 +106,19 @@ class Registry(Generic[T]):
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters of `name` that the user may set, in order."""
         # Annotations are strings in a module that postpones them; here they must be types.
-        parameters = list(inspect.signature(self._factories[name], eval_str=True).parameters.items())
+        parameters = list(inspect.signature(self[name], eval_str=True).parameters.items())
         return {k: p for k, p in parameters[self.supplied :] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+    def attribute(self, spec: object, name: str, default: A) -> A:
+        """An attribute that the factory chosen by `spec` declares about itself, or `default` if it declares none.
+
+        General code asks for such properties (`needs_tokenizer`, `path_arguments`, …) instead of comparing names.
+        """
+        chosen = next(iter(spec), None) if isinstance(spec, Mapping) and len(spec) == 1 else spec
+        if not isinstance(chosen, str) or chosen not in self:
+            return default
+        declared: A = getattr(self[chosen], name, default)
+        return declared
 
     def parse(self, spec: Spec, key: str) -> Choice[T]:
         """Validate the user's choice: its name, and the names and types of its arguments.
@@ -113,7 +140,7 @@ class Registry(Generic[T]):
         for k, parameter in parameters.items():
             if parameter.default is inspect.Parameter.empty and k not in arguments:
                 raise ConfigError(f"{key}.{name}.{k}", f"missing; write {{ {name} = {{ {k} = … }} }}")
-        return Choice(name, self._factories[name], arguments)
+        return Choice(name, self[name], arguments)
 
     def with_defaults(self, spec: Spec) -> Spec:
         """Return a validated choice with its default arguments filled in, except those whose default is None.

@@ -146,10 +146,10 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     (("run.dtype=float64", "run.precision=bf16"), "run.precision", "'bf16' given with dtype float64"),
     ("problem.model=cnn", "problem.model", "'cnn' takes images"),
     # data and models of one's own
-    ("problem.dataset=no.npz", "problem.dataset", "no.npz: there is no such file"),
+    ("problem.dataset=no.npz", "problem.dataset", "no.npz: no such file or folder"),
     ("problem.dataset=cut.npz", "problem.dataset", "cut.npz: is damaged"),
     ("problem.dataset=nan.npz", "problem.dataset", "nan.npz: x has a value that is not finite, first in row 2"),
-    ("problem.dataset=mnist", "problem.dataset", "could not be fetched from .*; fetch it on another machine"),
+    ("problem.dataset=mnist", "problem.dataset", "could not be downloaded from .*; download it on another machine"),
     ("problem.model=broken:narow", "problem.model", "module 'broken' has no 'narow'; did you mean 'narrow'?"),
     ("problem.model=nowhere:f", "problem.model", "no module 'nowhere'"),
     ("problem.model=broken:fails", "problem.model", "failed: RuntimeError: of its own, over two lines"),
@@ -280,7 +280,7 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
         (("show", "c.toml", "--out", "a.jpg"), "--out: 'a.jpg' given; it must end in .png, .pdf or .svg"),
         (
             ("data", "minst"),
-            "'minst' has no files to fetch; it can be 'a9a', 'mnist', 'fashion-mnist', 'cifar10' or 'dolly'; "
+            "'minst' has no files to download; it can be 'a9a', 'mnist', 'fashion-mnist', 'cifar10' or 'dolly'; "
             "did you mean 'mnist'?",
         ),
     ],

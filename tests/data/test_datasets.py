@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from depositum.data import DATASETS, check, load, sources, status
+from depositum.data import DATASETS, check, datasets, load, status
 from depositum.errors import ConfigError, DataError
 
 
@@ -73,7 +73,7 @@ def test_without_separation_there_is_nothing_to_learn():
 )
 def test_a_wrong_choice_is_refused_before_anything_is_loaded(spec, key, message, monkeypatch):
     """Breaks if `check` loads, passes the mistake on, or names another key."""
-    monkeypatch.setattr(sources.files, "read", lambda name: pytest.fail("loaded"))
+    monkeypatch.setattr(datasets.downloads, "read", lambda name: pytest.fail("loaded"))
     with pytest.raises(ConfigError, match=message) as caught:
         check(spec)
     assert caught.value.key == key
@@ -82,7 +82,7 @@ def test_a_wrong_choice_is_refused_before_anything_is_loaded(spec, key, message,
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "instructions"])  # which need a file
 def test_a_right_name_is_accepted_without_loading(name, monkeypatch):
-    monkeypatch.setattr(sources.files, "read", lambda name: pytest.fail("loaded"))
+    monkeypatch.setattr(datasets.downloads, "read", lambda name: pytest.fail("loaded"))
     check(name)
     check({name: {}})
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depositum.data import Dataset, Samples, load
-from depositum.data.holdout import hold_out
+from depositum.data import Dataset, Samples, hold_out, load
 from depositum.errors import ConfigError, DataError
 from depositum.runs import build_problem, parse
 from tests.support.small_runs import train, write_config

@@ -231,14 +231,17 @@ def test_a_wrong_choice_is_refused(spec, n, key, message):
 
 def test_natural_owners_must_be_as_many_as_the_clients():
     data = labelled([0, 1, 0], clients=(np.array([0]), np.array([1, 2])))
-    with pytest.raises(ConfigError, match=r"problem\.clients: 3 given, but 'toy' is the data of 2"):
+    with pytest.raises(ConfigError, match=r"problem\.clients: 3 given, but 'toy' has the data of 2 clients"):
         partition("natural", data, 3, seed=0)
 
 
 @pytest.mark.parametrize("spec", [{"dirichlet": 1.0}, {"dirichlet-clients": 1.0}, "shards"], ids=str)
 def test_regression_targets_have_no_classes_to_divide(spec):
     data = Dataset("prices", Samples(torch.zeros(9, 1), torch.rand(9)))
-    with pytest.raises(ConfigError, match=r"problem\.partition: .*divides classes, but 'prices' has none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"problem\.partition: .*divides classes, but 'prices' has neither integer labels nor categories",
+    ):
         partition(spec, data, 3, seed=0)
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import requests
 
-from depositum.data import data_folder, fetch, files, status
-from depositum.data.published import PUBLISHED, Published
+from depositum.data import PUBLISHED, data_folder, downloads, fetch, status
+from depositum.data.downloads import PublishedFiles
 from depositum.errors import ConfigError, DataError
 
 TEXT = b"what the publisher wrote\n" * 100
 
 
-def one_file(download: str, content: bytes, text: bytes = TEXT) -> Published:
-    return Published(
+def one_file(download: str, content: bytes, text: bytes = TEXT) -> PublishedFiles:
+    return PublishedFiles(
         folder="toy-folder",
         url="https://example.invalid/data/",
         files={"toy.txt": hashlib.sha256(text).hexdigest()},
@@ -74,13 +74,13 @@ def put(path: Path, content: bytes) -> Path:
 def test_packed_files_are_checked_by_what_is_in_them(folder, level, server):
     """Breaks if the checksum is taken of the packed bytes, which differ with the packer (level, time)."""
     put(folder / "toy.txt.gz", gzip.compress(TEXT, level, mtime=level))
-    assert files.read("toy") == {"toy.txt": TEXT}
+    assert downloads.read("toy") == {"toy.txt": TEXT}
     assert server[1] == []
 
 
 def test_unpacked_files_are_used_as_they_are(folder, server):
     put(folder / "toy.txt", TEXT)
-    assert files.read("toy") == {"toy.txt": TEXT}
+    assert downloads.read("toy") == {"toy.txt": TEXT}
     assert server[1] == []
 
 
@@ -100,11 +100,11 @@ def test_a_damaged_file_is_named_and_kept(folder, name, content, server):
     """Breaks if damage passes, if the message does not name the file and the way out, or if the file is touched."""
     path = put(folder / name, content)
     with pytest.raises(DataError) as caught:
-        files.read("toy")
+        downloads.read("toy")
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert "checksum" in message
-    assert "delete it to fetch it again" in message
+    assert "delete it to have it downloaded again" in message
     assert "\n" not in message
     assert path.read_bytes() == content
     assert server[1] == []
@@ -125,7 +125,7 @@ def test_a_damaged_archive_is_named(folder, damage, monkeypatch):
     monkeypatch.setitem(PUBLISHED, "toy", one_file("toy.tar.gz", content, TEXT * 1000))
     path = put(folder / "toy.tar.gz", damage(content))
     with pytest.raises(DataError, match="checksum") as caught:
-        files.read("toy")
+        downloads.read("toy")
     assert str(path) in str(caught.value)
 
 
@@ -134,7 +134,7 @@ def test_an_archive_without_a_wanted_member_is_damaged(folder, monkeypatch):
     monkeypatch.setitem(PUBLISHED, "toy", one_file("toy.tar.gz", content))
     put(folder / "toy.tar.gz", content)
     with pytest.raises(DataError, match="checksum"):
-        files.read("toy")
+        downloads.read("toy")
 
 
 def test_a_missing_file_is_fetched_checked_and_kept_packed(folder, server):
@@ -142,7 +142,7 @@ def test_a_missing_file_is_fetched_checked_and_kept_packed(folder, server):
     answers, asked = server
     answers["https://example.invalid/data/toy.txt.gz"] = Response(gzip.compress(TEXT, mtime=0))
     assert fetch("toy") == folder
-    assert files.read("toy") == {"toy.txt": TEXT}
+    assert downloads.read("toy") == {"toy.txt": TEXT}
     assert asked == ["https://example.invalid/data/toy.txt.gz"]
     assert [path.name for path in folder.iterdir()] == ["toy.txt.gz"]
 
@@ -169,7 +169,11 @@ def test_without_a_network_one_line_says_what_from_where_and_whither(folder):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"), [(Response(b"<html>", 404), "HTTP 404"), (Response(b"<html>"), "another checksum")]
+    ("answer", "reason"),
+    [
+        (Response(b"<html>", 404), "HTTP 404"),
+        (Response(b"<html>"), "checksum of the downloaded file is not"),
+    ],
 )
 def test_a_wrong_answer_leaves_nothing_behind(folder, server, answer, reason):
     """Breaks if an error page or a foreign file is kept as if it were the data."""
@@ -181,7 +185,9 @@ def test_a_wrong_answer_leaves_nothing_behind(folder, server, answer, reason):
 
 def test_status_lists_what_is_here_and_what_is_missing_without_reading(folder, monkeypatch):
     """Breaks if a packed file counts as missing, or if asking costs a checksum."""
-    two = Published("toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"a.gz": "md5:0", "b": "md5:0"})
+    two = PublishedFiles(
+        "toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"a.gz": "md5:0", "b": "md5:0"}
+    )
     monkeypatch.setitem(PUBLISHED, "toy", two)
     put(folder / "a.gz", b"12345")
     [toy] = [entry for entry in status() if entry.name == "toy"]
@@ -190,14 +196,14 @@ def test_status_lists_what_is_here_and_what_is_missing_without_reading(folder, m
 
 
 def test_an_archive_counts_once_however_many_files_it_holds(folder, monkeypatch):
-    whole = Published("toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"all.tar.gz": "md5:0"})
+    whole = PublishedFiles("toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"all.tar.gz": "md5:0"})
     monkeypatch.setitem(PUBLISHED, "toy", whole)
     put(folder / "all.tar.gz", b"12345")
     [toy] = [entry for entry in status() if entry.name == "toy"]
     assert (toy.present, toy.missing, toy.size) == (("a", "b"), (), 5)
 
 
-@pytest.mark.parametrize(("name", "near"), [("mnits", "did you mean 'mnist'"), ("digits", "no files to fetch")])
+@pytest.mark.parametrize(("name", "near"), [("mnits", "did you mean 'mnist'"), ("digits", "no files to download")])
 def test_fetching_what_has_no_files_is_refused(name, near):
     with pytest.raises(ConfigError, match=near):
         fetch(name)

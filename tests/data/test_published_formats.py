@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from depositum.data import formats, load
-from depositum.data.published import PUBLISHED, Published
+from depositum.data import PUBLISHED, load
+from depositum.data.datasets import parse_idx
+from depositum.data.downloads import PublishedFiles
 
 RNG = np.random.default_rng(0)
 
 
-def published(folder: str, contents: dict[str, bytes], downloads: dict[str, bytes]) -> Published:
+def published(folder: str, contents: dict[str, bytes], downloads: dict[str, bytes]) -> PublishedFiles:
     """A file set with the checksums of what a test made."""
-    return Published(
+    return PublishedFiles(
         folder=folder,
         url="https://example.invalid/",
         files={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
@@ -133,10 +134,10 @@ def test_a9a_has_123_features_however_few_a_file_mentions(pack, tmp_path, monkey
 def test_idx_reads_any_rank(shape):
     """Breaks if the rank byte or the big-endian sizes are misread."""
     array = RNG.integers(0, 256, shape, dtype=np.uint8)
-    assert np.array_equal(formats.idx(as_idx(array)), array)
+    assert np.array_equal(parse_idx(as_idx(array)), array)
 
 
 def test_a_form_that_is_not_idx_is_an_assertion():
     """A checked file that does not parse is our mistake, not the person's: signed bytes (type 9) are not passed off."""
     with pytest.raises(AssertionError):
-        formats.idx(bytes([0, 0, 9, 1, 0, 0, 0, 1, 255]))
+        parse_idx(bytes([0, 0, 9, 1, 0, 0, 0, 1, 255]))

@@ -74,7 +74,7 @@ def test_a_pattern_is_filled_in_with_each_clients_number(tmp_path):
     ]
     assert len(load(pattern, base=tmp_path, clients=5).clients) == 5
     assert len(load(pattern, base=tmp_path).test) == 3
-    with pytest.raises(DataError, match="12/data.npz: there is no such file"):
+    with pytest.raises(DataError, match="12/data.npz: no such file"):
         load(pattern, base=tmp_path, clients=13)
 
 
@@ -128,8 +128,8 @@ BAD = {
         changed(x_test=np.zeros((2, 3)), y_test=np.array([1.0, 0.5])),
         "y_test has 0.5 in row 1; labels are whole numbers",
     ),
-    "no y": (changed(y=None), "no array 'y'; there is 'x'"),
-    "no arrays": ({}, "no array 'x'; there is none"),
+    "no y": (changed(y=None), "no array 'y'; the file contains 'x'"),
+    "no arrays": ({}, "no array 'x'; the file contains none"),
     "unknown array": (changed(clients=np.zeros(6, int)), "unknown array 'clients'.* did you mean 'client'"),
     "no y_test": (changed(x_test=np.zeros((2, 3))), "no array 'y_test'"),
     "no x_test": (changed(y_test=np.zeros(2)), "no array 'x_test'"),
@@ -137,21 +137,21 @@ BAD = {
     "wide y": (changed(y=np.zeros((6, 2), int)), r"y has shape \(6, 2\)"),
     "scalar y": (changed(y=np.array(3)), r"y has shape \(\)"),
     "no rows": (changed(x=np.zeros((0, 3)), y=np.zeros(0, int)), "x has no rows"),
-    "words": (changed(x=np.array([["a", "b"]] * 6)), "x has type <U1; it must be numbers"),
+    "words": (changed(x=np.array([["a", "b"]] * 6)), "x has type <U1; it must contain numbers"),
     "complex": (changed(x=np.zeros((6, 3), complex)), "x has type complex128"),
     "test of another width": (changed(x_test=np.zeros((2, 4)), y_test=np.zeros(2, int)), r"x_test has .*\(4,\)"),
     "client too short": (changed(client=np.zeros(5, int)), r"client has shape \(5,\)"),
     "client gap": (
         changed(client=np.array([0, 0, 2, 2, 3, 3])),
-        "client goes from 0 to 3 without 1; the ids of n clients are 0 … n−1",
+        "client goes from 0 to 3 without 1; n clients are numbered 0 … n−1 without gaps",
     ),
     "client from 1": (changed(client=np.array([1, 1, 2, 2, 3, 3])), "client goes from 1 to 3 without 0"),
     "client negative": (
         changed(client=np.array([-1, 0, 1, 1, 1, 1])),
-        "client goes from -1 to 1; the ids of n clients are 0 … n−1",
+        "client goes from -1 to 1; n clients are numbered 0 … n−1 without gaps",
     ),
     "client names": (changed(client=np.array(list("aabbcc"))), "client has .* type <U1"),
-    "objects": (changed(x=np.array([[{}]] * 6, dtype=object)), "holds Python objects .* never loaded"),
+    "objects": (changed(x=np.array([[{}]] * 6, dtype=object)), "contains Python objects .* never loaded"),
 }
 
 
@@ -190,7 +190,7 @@ def test_a_truncated_file_is_refused(tmp_path, save, cut):
     save(path, **xy(1000))
     content = path.read_bytes()
     path.write_bytes(content[: int(cut * len(content))])
-    with pytest.raises(DataError, match=r"cut\.npz: is damaged or no \.npz"):
+    with pytest.raises(DataError, match=r"cut\.npz: is damaged or not a \.npz file"):
         load(path)
 
 
@@ -235,21 +235,23 @@ def test_no_pickle_is_ever_opened(tmp_path, form):
 def test_a_single_array_in_disguise_is_refused(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros((2, 2)))
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
-    with pytest.raises(DataError, match="one array alone"):
+    with pytest.raises(DataError, match="contains a single array"):
         load(tmp_path / "one.npz")
 
 
 def test_an_empty_folder_and_another_kind_of_file_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: there is no \.npz file in this folder"):
+    with pytest.raises(DataError, match=r"empty: no \.npz file in this folder"):
         load(tmp_path / "empty")
     (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"data\.csv: own data is a \.npz file.*; make an \.npz of it: docs/data\.md$"):
+    with pytest.raises(
+        DataError, match=r"data\.csv: a dataset is a \.npz file.*; convert the file to \.npz: docs/data\.md$"
+    ):
         load(tmp_path / "data.csv")
     (tmp_path / "data.jsonl").write_text("{}")
-    with pytest.raises(DataError, match=r"data\.jsonl: own data is .*; a text is { instructions = … }$"):
+    with pytest.raises(DataError, match=r"data\.jsonl: a dataset is .*; for text, use { instructions = … }$"):
         load(tmp_path / "data.jsonl")
-    with pytest.raises(DataError, match=r"data\.csv: .*make an \.npz of it"):  # by its name alone
+    with pytest.raises(DataError, match=r"data\.csv: .*convert the file to \.npz"):  # by its name alone
         load("data.csv", base=tmp_path)
 
 
@@ -271,7 +273,7 @@ def test_clients_in_memory_are_checked_too():
         from_clients([good, (np.array([[0, 0], [0, np.nan]]), [0, 1])])
     with pytest.raises(DataError, match="test: x has samples of shape"):
         from_clients([good], test=(np.zeros((2, 3)), [0, 1]))
-    with pytest.raises(DataError, match="there are none"):
+    with pytest.raises(DataError, match="the list is empty"):
         from_clients([])
 
 
@@ -291,11 +293,11 @@ def test_labels_that_do_not_count_from_0(tmp_path, first):
     counted = f"has 3 different labels, from {first} to {first + 2}, but none is 0; "
     if first == 1:
         assert said.code == 0
-        assert counted + "the model has an output for each number from 0 on" in said.err
+        assert counted + "the model has an output for each number from 0" in said.err
     else:
         assert said.code == 2
         assert said.err.startswith("error: problem.dataset: ")
-        assert said.err.endswith(counted + "they count classes: number them 0 … 2\n")
+        assert said.err.endswith(counted + "labels are class indices: number them 0 … 2\n")
         assert not (tmp_path / "out").exists()
 
 
@@ -306,22 +308,22 @@ def test_a_file_for_one_client_more(tmp_path):
     problem = {"dataset": "{client}.npz", "model": "linear", "partition": "natural"}
     said = cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
     assert said.code == 0
-    assert f"warning: {tmp_path / '4.npz'} is left out: problem.clients is 4\n" in said.err
+    assert f"warning: {tmp_path / '4.npz'} is not used: problem.clients is 4\n" in said.err
 
 
 def test_images_with_channels_last_are_said(tmp_path):
     """They would be images of as many channels as pixels in a column."""
     np.savez(tmp_path / "last.npz", x=np.zeros((4, 8, 8, 3), dtype=np.uint8), y=[0, 1, 0, 1])
-    with pytest.warns(RuntimeWarning, match=r"\[samples, channels, height, width\]; where channels are last, save"):
+    with pytest.warns(RuntimeWarning, match=r"\[samples, channels, height, width\]; if channels are last, save"):
         load("last.npz", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("texts", 'holds texts; they are { instructions = "texts/{client}.jsonl" }'),
-        ("texts/{client}.jsonl", "a text is { instructions = … }"),
-        ("texts/{client}.csv", "make an .npz of it: docs/data.md"),
+        ("texts", 'contains text files; use { instructions = "texts/{client}.jsonl" }'),
+        ("texts/{client}.jsonl", "for text, use { instructions = … }"),
+        ("texts/{client}.csv", "convert the file to .npz: docs/data.md"),
     ],
 )
 def test_files_that_are_no_arrays_are_pointed_to_their_place(tmp_path, given, said):

@@ -12,9 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depositum import data
-from depositum.data.instructions import TEMPLATE, Record, parse, read, split
-from depositum.data.text import IGNORED, TokenSamples
 from depositum.errors import ConfigError, DataError
+from depositum.language import IGNORED, TokenSamples
+from depositum.language.instruction_records import (
+    TEMPLATE,
+    InstructionRecord,
+    parse_records,
+    read_records,
+    stratified_split,
+)
 
 pytest.importorskip("transformers")
 from tests.support.language_models import END, make_tokenizer, records, write_lines
@@ -37,17 +43,20 @@ def load(tokenizer: str, **arguments: Any) -> data.Dataset:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"instruction": "a", "response": ', "is no JSON object of one line"),
-        ("[", 'a file has one {"instruction": …, "response": …} per line'),
-        ('{"question": "a", "answer": "b"}', "it has 'question', 'answer'; fields = { instruction = \"…\" }"),
+        ('{"instruction": "a", "response": ', "is not a JSON object on one line"),
+        ("[", 'write one {"instruction": …, "response": …} per line'),
+        (
+            '{"question": "a", "answer": "b"}',
+            "'question', 'answer'; if the field has another name, set fields = { instruction = \"…\" }",
+        ),
         ('["a", "b"]', "is a list; it must be an object"),
-        ("3", "is a int; it must be an object"),
+        ("3", "is an int; it must be an object"),
         ('{"instruction": "a"}', "has no 'response'; it has 'instruction'"),
-        ("{}", "has no 'instruction'; it has nothing"),
-        ('{"instruction": "a", "response": 5}', "'response' is 5; it must be a text"),
-        ('{"instruction": "a", "response": null}', "'response' is None; it must be a text"),
+        ("{}", "has no 'instruction'; it has no fields"),
+        ('{"instruction": "a", "response": 5}', "'response' is 5; it must be a string"),
+        ('{"instruction": "a", "response": null}', "'response' is None; it must be a string"),
         ('{"instruction": " ", "response": "b"}', "'instruction' is empty"),
-        ('{"instruction": "a", "response": "b", "context": ["c"]}', "'context' is ['c']; it must be a text"),
+        ('{"instruction": "a", "response": "b", "context": ["c"]}', "'context' is ['c']; it must be a string"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str) -> None:
@@ -55,7 +64,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"instruction": "a", "response": "b"}\n\n' + line + "\n", encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        read(path)
+        read_records(path)
     assert str(caught.value).startswith(f"{path}, line 3: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -66,23 +75,23 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     empty, damaged = tmp_path / "empty.jsonl", tmp_path / "damaged.jsonl.gz"
     empty.touch()
     damaged.write_bytes(gzip.compress(b'{"instruction": "a", "response": "b"}')[:-9])
-    for path, said in ((tmp_path / "no.jsonl", "cannot be read"), (empty, "has no lines"), (damaged, "is damaged")):
+    for path, said in ((tmp_path / "no.jsonl", "cannot be read"), (empty, "is empty"), (damaged, "is damaged")):
         with pytest.raises(DataError, match=said):
-            read(path)
+            read_records(path)
 
 
 def test_fields_of_other_names_and_packed_files(tmp_path: Path) -> None:
     """A person's own names are read as the package's; a separator that is no newline does not end a line."""
     path = tmp_path / "mine.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps({"q": "a\u2028b", "a": "c"}, ensure_ascii=False).encode()))
-    assert read(path, {"instruction": "q", "response": "a"}) == [Record("a\u2028b", "c")]
+    assert read_records(path, {"instruction": "q", "response": "a"}) == [InstructionRecord("a\u2028b", "c")]
 
 
 def test_the_template_leaves_out_what_is_empty() -> None:
     """A prompt is the template's text; what a record says is not read as a part of it."""
-    with_context = Record("Sum up {context}.", "…", context="{instruction}")
+    with_context = InstructionRecord("Sum up {context}.", "…", context="{instruction}")
     assert with_context.prompt() == "Instruction:\nSum up {context}.\n\nContext:\n{instruction}\n\nResponse:\n"
-    assert Record("Hi", "…").prompt("Q: {instruction} A: ") == "Q: Hi A: "
+    assert InstructionRecord("Hi", "…").prompt("Q: {instruction} A: ") == "Q: Hi A: "
     assert "{context}" in TEMPLATE
 
 
@@ -108,7 +117,7 @@ def test_response_tokens_by_hand(tokenizer: str, tmp_path: Path) -> None:
     # A generous max_length costs nothing: sequences are filled up to the longest there is.
     long = load(tokenizer, file=str(file), template="{instruction}:", max_length=500, test=0.0, validation=0.0)
     assert long.train.inputs.tolist() == dataset.train.inputs.tolist()
-    filled = dataset.train.filled_to(16)
+    filled = dataset.train.padded_to(16)
     assert filled.targets.tolist() == [[*row, *[no] * 8] for row in dataset.train.targets.tolist()]
     assert filled.inputs[:, :8].tolist() == dataset.train.inputs.tolist()
 
@@ -118,7 +127,7 @@ def test_a_response_that_is_cut_off_is_left_out_and_said(tokenizer: str, tmp_pat
     lines = [{"instruction": "a" * size, "response": "xyz"} for size in (1, 4, 5, 50)]
     file = str(write_lines(tmp_path / "mine.jsonl", lines))
     shares = {"template": "{instruction}", "test": 0.0, "validation": 0.0}
-    with pytest.warns(RuntimeWarning, match="2 of 4 sequences are left out"):
+    with pytest.warns(RuntimeWarning, match="2 of 4 sequences are dropped"):
         dataset = load(tokenizer, file=file, max_length=5, **shares)
     assert (dataset.train.targets != IGNORED).sum(1).tolist() == [4, 1]
     with pytest.raises(DataError, match="no sequence is left"), pytest.warns(RuntimeWarning, match="4 of 4"):
@@ -137,14 +146,14 @@ def test_a_response_that_is_cut_off_is_left_out_and_said(tokenizer: str, tmp_pat
 def test_splits_are_stratified(sizes: list[int], shares: tuple[float, float], seed: int) -> None:
     """Parts cover all records once, and have their share of every category, to the nearest record."""
     categories = [f"kind {i}" for i, size in enumerate(sizes) for _ in range(size)]
-    parts = split(categories, shares, seed)
+    parts = stratified_split(categories, shares, seed)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(categories)))
     wanted = (*shares, 1 - sum(shares))
     for i, size in enumerate(sizes):
         for part, share in zip(parts, wanted, strict=True):
             mine = sum(categories[place] == f"kind {i}" for place in part)
             assert abs(mine - share * size) <= 1.0 + 1e-9
-    assert all(np.array_equal(a, b) for a, b in zip(parts, split(categories, shares, seed), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, stratified_split(categories, shares, seed), strict=True))
 
 
 def test_one_file_is_split_and_a_test_file_is_not(tokenizer: str, tmp_path: Path) -> None:
@@ -186,7 +195,7 @@ def test_names_of_categories(tokenizer: str, tmp_path: Path) -> None:
     """Those of other columns are refused; what has no category is with those that are called other, if there are."""
     for name in ("seed", "iteration", "overall"):
         lines = [{**record, "category": name} for record in records(6)]
-        with pytest.raises(DataError, match=f"a category is called '{name}'; that is a column of perplexity.csv"):
+        with pytest.raises(DataError, match=f"a category is called '{name}', which is a column of perplexity.csv"):
             load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)))
     lines = [{**record, "category": name} for record, name in zip(records(6), ("phases", "other", "") * 2, strict=True)]
     whole = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", lines)), test=0.0, validation=0.0).train
@@ -203,7 +212,7 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
     dataset = data.load(pattern, base=tmp_path, clients=3, tokenizer=tokenizer)
     assert [part.tolist() for part in dataset.clients] == [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9, 10, 11]]
     assert len(dataset.test) == 6
-    with pytest.raises(DataError, match=r"3\.jsonl: there is no such file"):
+    with pytest.raises(DataError, match=r"3\.jsonl: no such file"):
         data.check(pattern, base=tmp_path, clients=4)
 
 
@@ -211,18 +220,18 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
     ("arguments", "error", "said"),
     [
         ({}, ConfigError, "problem.dataset.instructions.file: missing"),
-        ({"file": "no.jsonl"}, DataError, "no.jsonl: there is no such file"),
+        ({"file": "no.jsonl"}, DataError, "no.jsonl: no such file"),
         ({"file": "mine.jsonl", "max_length": 1}, ConfigError, "max_length: 1 given"),
         (
             {"file": "mine.jsonl", "template": "Q:"},
             ConfigError,
-            "problem.dataset.instructions.template: 'Q:' given; it must have {instruction} in it",
+            "problem.dataset.instructions.template: 'Q:' given; it must contain {instruction}",
         ),
         ({"file": "mine.jsonl", "fields": {"respones": "a"}}, ConfigError, "did you mean 'response'?"),
         (
             {"file": "mine.jsonl", "test": 0.5, "validation": 0.5},
             ConfigError,
-            "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; together they must be below 1",
+            "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; their sum must be below 1",
         ),
         ({"file": "mine.jsonl", "maximum": 3}, ConfigError, "unknown key"),
         ({"file": []}, ConfigError, "problem.dataset.instructions.file: [] given; it must be a file"),
@@ -235,7 +244,7 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
         (
             {"file": "mine.jsonl", "template": "{instruction} {contxt}"},
             ConfigError,
-            "template: has {contxt} in it; it can have {instruction} and {context}; did you mean 'context'?",
+            "template: contains {contxt}; it may contain {instruction} and {context}; did you mean 'context'?",
         ),
     ],
 )
@@ -252,7 +261,7 @@ def test_bad_settings(tokenizer: str, tmp_path: Path, arguments: dict[str, Any],
 def test_the_key_of_a_wrong_setting_is_whole(monkeypatch: pytest.MonkeyPatch, key: str, value: Any) -> None:
     """Dolly's settings are under its own name, as a person wrote them."""
     lines = "\n".join(map(json.dumps, records(10))).encode()
-    monkeypatch.setattr(data.files, "read", lambda name: {"dolly": lines})
+    monkeypatch.setattr(data.downloads, "read", lambda name: {"dolly": lines})
     with pytest.raises(ConfigError, match=rf"^problem\.dataset\.dolly\.{key}: {value!r} "):
         data.load({"dolly": {key: value}}, tokenizer="never read")
 
@@ -261,7 +270,7 @@ def test_texts_are_divided_by_their_categories(tokenizer: str, tmp_path: Path) -
     """As images by their labels: a category's records go to the clients in Dirichlet shares, or by shards."""
     made = [{**record, "category": "ab"[i % 2]} for i, record in enumerate(records(200))]
     texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
-    kinds = texts.kinds
+    kinds = texts.class_labels
     assert kinds is not None
     assert texts.train.categories == ("a", "b")
     one, other = data.partition({"shards": 1}, texts, n=2, seed=0)
@@ -279,7 +288,7 @@ def test_texts_without_categories_have_nothing_to_divide(tokenizer: str, tmp_pat
     made = [{k: v for k, v in record.items() if k != "category"} for record in records(20)]
     texts = load(tokenizer, file=str(write_lines(tmp_path / "mine.jsonl", made)))
     for spec in ({"dirichlet": 0.3}, {"dirichlet-clients": 0.3}, "shards"):
-        said = r"is text without categories; use 'iid' or 'quantity', or give every client a file of its own$"
+        said = r"has neither integer labels nor categories; use 'iid' or 'quantity', or one file per client$"
         with pytest.raises(ConfigError, match=said):
             data.partition(spec, texts, n=3, seed=0)
     for spec in ("iid", {"quantity": 0.3}):
@@ -312,14 +321,14 @@ def test_text_needs_a_language_model(tmp_path: Path) -> None:
 
 def test_no_line_at_all() -> None:
     with pytest.raises(DataError, match="one JSON object per line"):
-        parse(b"\n \n", "mine")
+        parse_records(b"\n \n", "mine")
 
 
 def test_dolly(tokenizer: str, real_data: Path) -> None:
     """All 15,011 published records of eight categories, each with its share of the test part."""
     if not (real_data / "dolly").is_dir():
         pytest.skip(f"{real_data} has no dolly")
-    with pytest.warns(RuntimeWarning, match="dolly: .* of 15011 sequences are left out"):
+    with pytest.warns(RuntimeWarning, match="dolly: .* of 15011 sequences are dropped"):
         dataset = data.load("dolly", tokenizer=tokenizer)
     assert len(dataset.test.categories) == 8
     whole, tested = (torch.bincount(part.category, minlength=8) for part in (dataset.train, dataset.test))

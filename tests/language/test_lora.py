@@ -18,12 +18,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from depositum import models
-from depositum.data.instructions import Record
-from depositum.data.text import IGNORED
 from depositum.engines.compilation import trace
+from depositum.language import IGNORED
+from depositum.language.instruction_records import InstructionRecord
+from depositum.language.lora import FoldedShape, RowLinear
+from depositum.language.pretrained import load_base
 from depositum.layout import Layout
 from depositum.metrics import with_perplexities
-from depositum.models.lora import Fold, RowLinear
 from depositum.problem import Oracle
 from depositum.problem.constants import smoothness, variance
 from depositum.problem.losses import as_loss
@@ -55,7 +56,7 @@ def token_sums(model: Any, batch: list[dict[str, str]], length: int) -> tuple[to
     tokenizer = make_tokenizer()
     total, count = torch.zeros((), dtype=torch.float64), 0
     for line in batch:
-        prompt = tokenizer.encode(Record(**line).prompt())
+        prompt = tokenizer.encode(InstructionRecord(**line).prompt())
         ids = [*prompt, *tokenizer.encode(line["response"]), tokenizer.eos_token_id][:length]
         scores = model(input_ids=torch.tensor([ids])).logits[0]
         for place in range(len(prompt), len(ids)):
@@ -143,15 +144,15 @@ def test_an_iteration_can_be_traced(bases: dict[str, Path], lines: Path, tmp_pat
 def test_a_model_that_reorders_tokens_is_refused() -> None:
     """Folded rows lie in order; a layer that is given anything else cannot know whose tokens they are."""
     layer = RowLinear(4, 2, bias=False)
-    layer.fold = Fold()
-    layer.fold.shape = (6, 5)
+    layer.folded = FoldedShape()
+    layer.folded.shape = (6, 5)
     stacked = torch.randn(3, 2, 4)
     x = torch.randn(6, 5, 4)
     out = torch.func.functional_call(layer, {"weight": stacked}, (x,))
     each = torch.cat([x[2 * i : 2 * i + 2] @ stacked[i].T for i in range(3)])
     assert torch.allclose(out, each, atol=1e-6)
     for wrong in (x.flatten(0, 1), x.transpose(0, 1)):
-        with pytest.raises(ValueError, match="not one sequence after another"):
+        with pytest.raises(ValueError, match="not whole sequences"):
             torch.func.functional_call(layer, {"weight": stacked}, (wrong,))
 
 
@@ -282,7 +283,7 @@ def test_the_base_in_bfloat16(bases: dict[str, Path], config: Path) -> None:
 def test_the_start_depends_on_the_seed_alone(bases: dict[str, Path]) -> None:
     """Whether the base had to be read or was there, and whatever torch's generator did: B is 0, A the seed's."""
     spec = {"lora": {"base": str(bases["qwen2"]), "rank": 2}}
-    models.base.read_base.cache_clear()
+    load_base.cache_clear()
     rows = []
     for seed in (3, 3, 4):
         torch.rand(5)

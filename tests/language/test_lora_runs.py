@@ -21,10 +21,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from depositum import models, pretrained
+from depositum import models
 from depositum.errors import ConfigError, DataError
-from depositum.models.base import read_base
-from depositum.models.lora import LoraModel
+from depositum.language import LoraModel, pretrained
 from depositum.runs import Config, build_problem, load
 from tests.support.language_models import make_tokenizer, records, with_model, write_config, write_lines
 from tests.support.small_runs import Killed, KilledAt, cli, files, outcome, train
@@ -175,9 +174,13 @@ def test_killed_and_taken_up_again(config: Path, tmp_path: Path) -> None:
         ({"base": "nowhere/at/all/model"}, "problem.model.lora.base", "there is no such folder or file"),
         ({"base": "missing.gguf"}, "problem.model.lora.base", "there is no such file"),
         ({"base": "EMPTY"}, "problem.model.lora.base", "has no config.json"),
-        ({"targets": ["q_proj", "v_prj"]}, "problem.model.lora.targets", "'v_prj' is no layer of the base; there are"),
+        (
+            {"targets": ["q_proj", "v_prj"]},
+            "problem.model.lora.targets",
+            "'v_prj' is not a layer of the base; it can be",
+        ),
         ({"targets": ["v_prj"]}, "problem.model.lora.targets", "did you mean 'v_proj'?"),
-        ({"targets": []}, "problem.model.lora.targets", "no layer given"),
+        ({"targets": []}, "problem.model.lora.targets", "the list is empty"),
         ({"rank": 0}, "problem.model.lora.rank", "0 given"),
         ({"dropout": 0.1}, "problem.model.lora.dropout", "unknown key"),
         ({"tokenizer": "EMPTY"}, "problem.model.lora.tokenizer", "has no config.json"),
@@ -247,7 +250,9 @@ def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], 
         if code:
             reading, error = said.err.splitlines()
             assert reading == "reading the language model and its texts"
-            assert re.match(r"error: problem.dataset: texts are up to \d+ tokens long, but the base reads 256;", error)
+            assert re.match(
+                r"error: problem.dataset: texts have up to \d+ tokens, but the context of the base is 256;", error
+            )
 
 
 def test_a_context_that_is_no_multiple(lines: Path, tmp_path: Path) -> None:
@@ -271,7 +276,7 @@ def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_p
     write_lines(tmp_path / "mine.jsonl", [{"instruction": "<15>", "response": "a"}, *records(9)])
     model = {"lora": {"base": str(bases["qwen2"]), "tokenizer": "other"}}
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": "mine.jsonl"}, problem={"model": model})
-    with pytest.raises(ConfigError, match="they do not belong together"):
+    with pytest.raises(ConfigError, match="the base has tokens 0 … 263, but the tokenizer produces token 272"):
         build_problem(load(path))
 
 
@@ -302,10 +307,10 @@ def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, raised: Exceptio
 
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
-    assert pretrained.read("AutoTokenizer", "some/model", "key") == "a tokenizer"
-    why = "the Hugging Face hub cannot be reached, and it was not fetched before" if offline else "We cannot find it"
+    assert pretrained.from_pretrained("AutoTokenizer", "some/model", "key") == "a tokenizer"
+    why = "the Hugging Face hub cannot be reached, and it was not downloaded before" if offline else "We cannot find it"
     with pytest.raises(ConfigError, match=f"key: 'some/model' cannot be read: {why}"):
-        pretrained.read("AutoTokenizer", "some/model", "key")
+        pretrained.from_pretrained("AutoTokenizer", "some/model", "key")
     assert read == [{"local_files_only": True} if offline else {}] * 2
     assert asked == ["some/model"] * 2
 
@@ -317,7 +322,7 @@ def test_a_pickle_is_never_loaded(bases: dict[str, Path], tmp_path: Path) -> Non
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
     (base / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"base' cannot be read: .*no file named model\.safetensors"):
-        read_base(str(base), "problem.model.lora.base")
+        pretrained.load_base(str(base), "problem.model.lora.base")
 
 
 def test_libraries_that_are_not_installed(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from depositum.errors import ConfigError
-from depositum.models import MODELS, build, cnn, mlp, prepare, resnet18
+from depositum.models import MODELS, build, cnn, mlp, prepare_samples, resnet18
 from depositum.randomness import seed_for
 
 IMAGES = {"linear": (1, 8, 8), "mlp": (1, 8, 8), "cnn": (1, 32, 32), "resnet18": (1, 16, 16)}
@@ -159,6 +159,11 @@ def test_initialisation_is_pytorchs_default() -> None:
 # ------------------------------------------------------------------------------------------------------- resizing
 
 
+def prepared(name: str, inputs: Tensor) -> Tensor:
+    """The inputs as a model of three-channel images takes them."""
+    return prepare_samples(build(name, (3, 28, 28), 10, seed=0), inputs, torch.zeros(len(inputs)))[0]
+
+
 def bilinear_half_pixel(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bilinear interpolation with half-pixel centres, one output pixel at a time."""
     out = np.empty((height, width))
@@ -178,7 +183,7 @@ def bilinear_half_pixel(image: np.ndarray, height: int, width: int) -> np.ndarra
 def test_cnn_inputs_are_resized_bilinearly(size: tuple[int, int]) -> None:
     """Breaks with align_corners=True, padding, nearest neighbours or exchanged axes."""
     images = torch.rand(2, 3, *size, dtype=torch.float64)
-    resized = prepare("cnn", images)
+    resized = prepared("cnn", images)
     assert resized.shape == (2, 3, 32, 32)
     for n in range(2):
         for c in range(3):
@@ -189,18 +194,19 @@ def test_cnn_inputs_are_resized_bilinearly(size: tuple[int, int]) -> None:
 def test_resizing_in_parts_is_resizing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks if a part is lost, doubled or misplaced (the data set is resized in pieces)."""
     images = torch.rand(10, 1, 28, 28)
-    whole = prepare("cnn", images)
-    monkeypatch.setattr("depositum.models.images._CHUNK", 3)
-    assert torch.equal(prepare("cnn", images), whole)
+    whole = prepared("cnn", images)
+    monkeypatch.setattr("depositum.models.convolutional._CHUNK", 3)
+    assert torch.equal(prepared("cnn", images), whole)
 
 
 def test_only_the_cnn_resizes() -> None:
     """Breaks if other models' data, or images already 32×32, are copied or changed."""
     images, fitting = torch.rand(2, 1, 28, 28), torch.rand(2, 3, 32, 32)
-    assert all(prepare(name, images) is images for name in ("linear", "mlp", "resnet18", "some.module:factory"))
-    assert prepare("cnn", fitting) is fitting
-    assert prepare({"cnn": {}}, images).shape == (2, 1, 32, 32)
-    assert cnn((1, 28, 28), 10)(prepare("cnn", images)).shape == (2, 10)
+    assert all(prepared(name, images) is images for name in ("linear", "mlp", "resnet18"))
+    assert prepare_samples(nn.Linear(3, 2), images, images) == (images, images)
+    assert prepared("cnn", fitting) is fitting
+    assert prepared("cnn", images).shape == (2, 1, 32, 32)
+    assert cnn((1, 28, 28), 10)(prepared("cnn", images)).shape == (2, 10)
 
 
 # ------------------------------------------------------------------------------------- stacking over clients (vmap)
@@ -264,4 +270,4 @@ def test_convolutions_refuse_data_that_are_not_images(name: str) -> None:
         build(name, (123,), 2, seed=0)
     if name == "cnn":
         with pytest.raises(ConfigError, match=r"problem.model: 'cnn' takes images .* shape \(123,\)"):
-            prepare("cnn", torch.rand(4, 123))
+            prepared("cnn", torch.rand(4, 123))

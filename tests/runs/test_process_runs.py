@@ -275,7 +275,7 @@ def test_a_missing_file_is_said_by_its_own_rank(tmp_path: Path) -> None:
     write_files(tmp_path / "data", [0, 1, 3])
     first, second = launch(run, 2, str(config), "--out", str(tmp_path / "out"))
     assert (first.code, second.code) == (2, 2)
-    assert second.err == f"error: problem.dataset: {tmp_path / 'data' / '2.npz'}: there is no such file or folder\n"
+    assert second.err == f"error: problem.dataset: {tmp_path / 'data' / '2.npz'}: no such file or folder\n"
     assert first.err.startswith("error: rank 1 (host ")
     assert "2.npz" in first.err
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from depositum.models.base import Base
+from depositum.language.pretrained import FrozenBase
 from tests.support.small_runs import Said, cli
 
 END = "<end>"
@@ -101,12 +101,12 @@ def write_config(path: Path, base: Path, dataset: dict[str, Any], **changes: dic
 
 def run_with_another_base(arguments: list[str], change: float) -> Said:
     """`depositum run`, where one weight of the base is another than in its file."""
-    plain = Base.__init__
+    plain = FrozenBase.__init__
 
-    def changed(self: Base, name: str, model: Any) -> None:
+    def changed(self: FrozenBase, name: str, model: Any) -> None:
         with torch.no_grad():
             next(model.parameters()).view(-1)[5] += change
         plain(self, name, model)
 
-    Base.__init__ = changed  # type: ignore[method-assign]
+    FrozenBase.__init__ = changed  # type: ignore[method-assign]
     return cli("run", *arguments)

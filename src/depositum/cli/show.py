@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from depositum import data
 from depositum.cli.options import ConfigFile, FigureFile, Force, Overrides, check_figure_file
-from depositum.data import picture
 from depositum.networks.drawing import draw_network
 from depositum.report.figure_file import save_figure
 from depositum.runs import load
@@ -30,14 +29,14 @@ def command(
     network = checked.make_network(config.parent)
     dataset = load_data(checked, config.parent)
     parts, _ = partition(checked, dataset, checked.run.seeds[0])
-    classes = dataset.kinds
+    classes = dataset.class_labels
     typer.echo(str(network) if network else f"{checked.algorithm.name} has a server: clients talk to it only")
     sizes = sorted(map(len, parts))
     typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {sum(sizes)} in all")
     if classes is not None:
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        picture.draw(parts, classes, right, dataset.train.categories)
+        data.draw_partition(parts, classes, right, dataset.train.categories)
         what = "category" if dataset.train.categories else "label"
         typer.echo(
             f"heterogeneity (mean total-variation distance of {what} distributions): "

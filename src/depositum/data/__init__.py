@@ -1,30 +1,52 @@
-"""Datasets, and their division among clients.
+"""Datasets, and their partition among clients.
 
-`load` gives a `Dataset`, `partition` says which client has which of its training samples.
+`load` returns a `Dataset`; `partition` decides which client owns which of its training samples.
 """
 
-from depositum.data.dataset import Dataset, Indices, Samples
-from depositum.data.files import Status, data_folder, fetch, status
-from depositum.data.own import from_clients
-from depositum.data.partitions import PARTITIONS, heterogeneity, partition
-from depositum.data.sources import DATASETS, check, is_text, load
-from depositum.data.text import TokenSamples
+from depositum.data.client_files import CLIENT_PLACEHOLDER, client_file, shared_test_file, warn_about_unused_file
+from depositum.data.dataset import Dataset, Indices, Samples, hold_out
+from depositum.data.datasets import DATASETS
+from depositum.data.downloads import PUBLISHED, DownloadStatus, data_folder, fetch, status
+from depositum.data.loading import (
+    arguments_without_paths,
+    check,
+    client_pattern,
+    for_one_file,
+    load,
+    needs_tokenizer,
+    test_path,
+)
+from depositum.data.partitions import PARTITIONS, draw_partition, heterogeneity, partition
+from depositum.data.user_arrays import check_labels, from_clients, observed_labels, with_integer_labels
 
 __all__ = [
+    "CLIENT_PLACEHOLDER",
     "DATASETS",
     "PARTITIONS",
+    "PUBLISHED",
     "Dataset",
+    "DownloadStatus",
     "Indices",
     "Samples",
-    "Status",
-    "TokenSamples",
+    "arguments_without_paths",
     "check",
+    "check_labels",
+    "client_file",
+    "client_pattern",
     "data_folder",
+    "draw_partition",
     "fetch",
+    "for_one_file",
     "from_clients",
     "heterogeneity",
-    "is_text",
+    "hold_out",
     "load",
+    "needs_tokenizer",
+    "observed_labels",
     "partition",
+    "shared_test_file",
     "status",
+    "test_path",
+    "warn_about_unused_file",
+    "with_integer_labels",
 ]

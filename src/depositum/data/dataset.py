@@ -1,21 +1,24 @@
-"""What every source gives and everything else takes: samples, and who owns them if the data says so."""
+"""Samples and datasets: what every data source returns and everything else takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-#: Positions of samples in a part of a dataset, `[k]` int64.
+from depositum.errors import DataError
+from depositum.randomness import numpy_generator
+
+#: Indices of samples, `[k]` int64.
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs with their targets, row by row.
+    """Inputs and their targets.
 
     >>> len(Samples(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64)))
     5
@@ -23,50 +26,96 @@ class Samples:
 
     inputs: Tensor  #: `[N, features]`, or images `[N, channels, height, width]` with pixels in [0, 1]
     targets: Tensor  #: `[N]`: int64 labels 0…classes-1, or floating-point values for regression
-    categories: tuple[str, ...] = ()  #: names of kinds of samples, where measures are to be told apart by them
-    category: Tensor | None = None  #: `[N]` int64, the place of a sample's kind in `categories`
+    categories: tuple[str, ...] = ()  #: names of the categories, if measures are reported for each of them
+    category: Tensor | None = None  #: `[N]` int64, the index of each sample's category in `categories`
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def take(self, places: Indices | Tensor) -> Self:
-        """Some of the samples, in this order."""
-        rows = torch.as_tensor(places)
+    def take(self, indices: Indices | Tensor) -> Self:
+        """The samples at these indices, in this order."""
+        rows = torch.as_tensor(indices)
         category = None if self.category is None else self.category[rows]
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], category=category)
 
-    def with_own_categories(self) -> Self:
-        """The same samples with the names of those categories alone that some of them have."""
+    def padded_to(self, length: int) -> Self:
+        """The samples with sequences padded to `length`; samples of a fixed shape are returned unchanged."""
+        return self
+
+    def without_unused_categories(self) -> Self:
+        """The same samples, with the names of only those categories that occur among them."""
         if self.category is None:
             return self
-        there, codes = np.unique(self.category.numpy(), return_inverse=True)
-        return replace(self, categories=tuple(self.categories[k] for k in there), category=torch.from_numpy(codes))
+        used, codes = np.unique(self.category.numpy(), return_inverse=True)
+        return replace(self, categories=tuple(self.categories[k] for k in used), category=torch.from_numpy(codes))
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A named dataset: what is trained on, and what is only evaluated."""
+    """A named dataset: training samples, and samples that are only evaluated on."""
 
     name: str
     train: Samples
     test: Samples | None = None
-    classes: int | None = None  #: how many labels there are; None for regression
-    clients: tuple[Indices, ...] | None = None  #: each client's training samples, where the data itself says
-    #: Where every seed has a split of its own: the places in `train` and in `test` that are a seed's.
+    classes: int | None = None  #: number of classes; None for regression
+    clients: tuple[Indices, ...] | None = None  #: each client's training samples, if the data defines them
+    #: If every seed has its own split: maps a seed to its indices into `train` and into `test`.
     split: Callable[[int], tuple[Indices, Indices]] | None = None
 
     @property
-    def kinds(self) -> NDArray[np.int64] | None:
-        """What partitions by class go by, `[N]`: the training samples' labels, or the categories of texts."""
+    def class_labels(self) -> NDArray[np.int64] | None:
+        """The classes `[N]` by which training samples are partitioned: labels, or the categories of texts."""
         if self.classes is not None:
             return self.train.targets.cpu().numpy()
         return None if self.train.category is None else self.train.category.cpu().numpy()
 
 
-def images(pixels: NDArray[np.uint8]) -> Tensor:
+class UntokenizedDataset(Protocol):
+    """A dataset of text: it has samples only once a model's tokenizer is known."""
+
+    def tokenize(self, tokenizer: str) -> Dataset:
+        """The samples as token ids of the tokenizer with this name or path."""
+        ...
+
+
+def pixels_to_floats(pixels: NDArray[np.uint8]) -> Tensor:
     """Bytes 0…255 as float32 in [0, 1], of the same shape; not standardised, as in the paper's experiments.
 
-    >>> images(np.array([0, 51, 255], dtype=np.uint8))
+    >>> pixels_to_floats(np.array([0, 51, 255], dtype=np.uint8))
     tensor([0.0000, 0.2000, 1.0000])
     """
     return torch.from_numpy(np.divide(pixels, 255, dtype=np.float32))
+
+
+def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Replace the test data by `share` of the training samples, drawn from every class in proportion.
+
+    Hyper-parameters are chosen on this part, so that the test data stays unseen. The same seed gives the same samples.
+    If the data defines the clients, they keep their remaining samples.
+
+    >>> from depositum.data import load
+    >>> part = hold_out(load("digits"), 0.1, seed=0)
+    >>> len(part.train), len(part.test)
+    (1295, 142)
+    """
+    samples = len(dataset.train)
+    held_out = _stratified_sample(dataset, share, numpy_generator(seed, purpose="holdout"))
+    remaining = np.setdiff1d(np.arange(samples), held_out)
+    if not len(held_out) or not len(remaining):
+        raise DataError(f"a share of {share!r} of {samples} training samples leaves none to train on, or none to test")
+    clients = dataset.clients
+    if clients is not None:
+        new_index = np.full(samples, -1)
+        new_index[remaining] = np.arange(len(remaining))
+        clients = tuple(new_index[part][new_index[part] >= 0] for part in clients)
+    return replace(dataset, train=dataset.train.take(remaining), test=dataset.train.take(held_out), clients=clients)
+
+
+def _stratified_sample(dataset: Dataset, share: float, rng: np.random.Generator) -> Indices:
+    """Sorted indices of `share` of the training samples of each class, or of all of them if there are no classes."""
+    targets = dataset.train.targets.numpy()
+    stratified = dataset.classes is not None and targets.ndim == 1
+    groups = (
+        [np.flatnonzero(targets == label) for label in np.unique(targets)] if stratified else [np.arange(len(targets))]
+    )
+    return np.sort(np.concatenate([rng.permutation(group)[: round(share * len(group))] for group in groups]))

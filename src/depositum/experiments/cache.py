@@ -21,6 +21,7 @@ import torch
 
 from depositum.errors import RunError
 from depositum.metrics import PERPLEXITY
+from depositum.models import MODELS
 from depositum.problem.precision import resolve
 from depositum.runs.config import Config
 from depositum.runs.execute import RunResult
@@ -156,8 +157,8 @@ def machine(config: Config) -> str:
     """Where a cell runs, in words, and in which precision its models' passes are there."""
     settings = config.engine_settings()
     device = settings.resolve_device()
-    lora = isinstance(config.problem.model, dict) and "lora" in config.problem.model
-    precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=lora)
+    frozen = MODELS.attribute(config.problem.model, "frozen_follows_precision", False)
+    precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=frozen)
     name = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
     return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else name}, {precision}"
 

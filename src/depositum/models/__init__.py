@@ -1,27 +1,29 @@
-"""The paper's models, and a person's own: what maps a batch of inputs to scores.
+"""The paper's models, and user-defined ones.
 
-A model is a plain `nn.Module` that takes a batch `[batch, *input_shape]` to scores `[batch, classes]`, any flattening
-being its own business. Every one of them can be stacked over clients with `torch.func`: no in-place activations, no
-Python branch on values, and batch-norm buffers that may be passed in and handed back as rows of their own.
+A model is a plain `nn.Module` that maps a batch `[batch, *input_shape]` to scores `[batch, classes]`; it flattens its
+inputs itself if it needs to. Every model can be stacked over clients with `torch.func`: it uses no in-place activations
+and no Python branches on values, and its batch-norm buffers can be passed in and returned as one row per client.
+
+A model may define further methods that the package calls if they exist: see `depositum.models.hooks`.
 """
 
-from depositum.models.choice import MODELS, build, check, is_built_in, prepare, tokenizer_of
+from depositum.models.building import MODELS, build, check, is_built_in, tokenizer_path
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
-from depositum.models.lora import LoraModel, lora
+from depositum.models.hooks import ExportableModel, frozen_digest, prepare_samples
 from depositum.models.resnet import resnet18
 
 __all__ = [
     "MODELS",
-    "LoraModel",
+    "ExportableModel",
     "build",
     "check",
     "cnn",
+    "frozen_digest",
     "is_built_in",
     "linear",
-    "lora",
     "mlp",
-    "prepare",
+    "prepare_samples",
     "resnet18",
-    "tokenizer_of",
+    "tokenizer_path",
 ]

@@ -1,22 +1,22 @@
 """ResNet-18 (He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016).
 
-Written here because torchvision is not among the dependencies; the modules carry torchvision's names, so that its
-weights load by name. The initialisation is PyTorch's default, as in the paper's experiments, not He's.
+Implemented here because torchvision is not a dependency; modules have torchvision's names, so that its weights can be
+loaded by name. The initialisation is PyTorch's default, as in the paper's experiments, not He's.
 """
 
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from depositum.models.images import channels_of
+from depositum.models.convolutional import image_channels
 
 
 def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    # No bias: the batch norm that follows has one.
+    # No bias: the batch norm that follows has its own.
     return nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a skip connection, which is projected where the shape changes."""
+    """Two 3×3 convolutions and a skip connection, with a projection if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """A 7×7 stem, four stages of two blocks, the mean over the image, and the scores."""
+    """A 7×7 stem, four stages of two blocks, the average over the image, and the scores."""
 
     def __init__(self, channels: int, classes: int, width: int) -> None:
         super().__init__()
@@ -65,9 +65,9 @@ class ResNet18(nn.Module):
 
 
 def resnet18(input_shape: tuple[int, ...], classes: int, width: PositiveInt = 64) -> nn.Module:
-    """ResNet-18 with the standard ImageNet stem, on images as they are; `width` is the channels of its first stage.
+    """ResNet-18 with the standard ImageNet stem, on images of any size; `width` is the channels of its first stage.
 
     >>> sum(p.numel() for p in resnet18((3, 32, 32), classes=10).parameters())
     11181642
     """
-    return ResNet18(channels_of("resnet18", input_shape), classes, width)
+    return ResNet18(image_channels("resnet18", input_shape), classes, width)

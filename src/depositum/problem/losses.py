@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from depositum.data.text import IGNORED
 from depositum.errors import ConfigError
 from depositum.registry import Registry
 
@@ -95,24 +94,7 @@ def squared_error() -> Loss:
     return Loss("mse", per_sample, check=_check_values, curvature=1.0)
 
 
-@LOSSES.register("tokens")
-def next_token() -> Loss:
-    """Cross-entropy of the next token, over the tokens to be predicted, for language models.
-
-    A sample's value is the sum over its tokens; its correct answers are the tokens with the highest score.
-    """
-
-    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
-        values = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=IGNORED)
-        return values.view(targets.shape).sum(1)
-
-    return Loss(
-        "tokens",
-        per_sample,
-        lambda outputs, targets: (outputs.argmax(-1) == targets).sum(1),
-        _check_tokens,
-        lambda targets: (targets != IGNORED).sum(-1),
-    )
+LOSSES.register_path("tokens", "depositum.language.tokens:token_loss")
 
 
 def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
@@ -202,17 +184,6 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
         raise ConfigError(
             "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
         )
-
-
-def _check_tokens(outputs: Tensor, targets: Tensor) -> None:
-    """Reject targets that are not tokens of the model, and samples without a token to predict."""
-    if targets.is_floating_point() or targets.dim() != 2 or outputs.dim() != 3:
-        raise ConfigError("problem.loss", "'tokens' needs texts and a language model, with scores for every token")
-    if (targets != IGNORED).sum(1).min() == 0:
-        raise ConfigError("problem.dataset", "has a sequence without a token to predict")
-    if (largest := int(targets.max())) >= outputs.shape[2]:
-        problem = f"the base has tokens 0 … {outputs.shape[2] - 1}, but the tokenizer returns token {largest}"
-        raise ConfigError("problem.model.lora.tokenizer", f"{problem}; they do not belong together")
 
 
 def _check_binary(outputs: Tensor, targets: Tensor) -> None:

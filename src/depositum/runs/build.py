@@ -6,18 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depositum import data, models
-from depositum.data import Dataset, Indices, Samples
-from depositum.data.holdout import hold_out
-from depositum.data.text import IGNORED
+from depositum.data import Dataset, Indices, Samples, hold_out
 from depositum.engines import Simulator
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
-from depositum.models import LoraModel
 from depositum.problem import Problem, Trial, as_loss
-from depositum.registry import Spec
 from depositum.runs.config import Config
 from depositum.runs.own_names import regularizers_of_ones_own
 from depositum.runs.own_tried import try_method, try_regularizer
@@ -48,7 +44,7 @@ def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> P
         section = config.problem
         for seed in config.run.seeds:
             if seed not in starts:
-                starts[seed] = _start(config, first.train, _outputs(config, dataset), seed, base)
+                starts[seed] = _start(config, dataset, seed, base)
             own, tested = partition(config, dataset, seed)
             trials.append(Trial(seed, starts[seed], own, len(trials), section.beta, section.weighting, tested))
     # Of a first configuration with β = 0, the problem has forgotten h.
@@ -58,25 +54,20 @@ def build_side_by_side(configs: Sequence[Config], base: Path | None = None) -> P
 def problem_of(config: Config, dataset: Dataset, parts: Parts, base: Path | None = None) -> Problem:
     """The problem of a configuration with this data, of which each seed's clients have these parts."""
     section = config.problem
-    train, test = _prepared(dataset, section.model)
-    shape = tuple(train.inputs.shape[1:])
-    outputs = _outputs(config, dataset)
+    if not len(dataset.train):
+        raise ConfigError("problem.dataset", "has no training samples")
     trials = []
     for seed in config.run.seeds:
         own, tested = parts(seed)
-        trials.append(Trial(seed, _start(config, train, outputs, seed, base), own, test_indices=tested))
-    # What is not trained (frozen parameters, first buffers) is shared by all seeds, so it must not depend on them.
-    model = models.build(section.model, shape, outputs, 0, base)
-    loss = section.loss or _usual_loss(config, dataset)
-    if isinstance(model, LoraModel):
-        _check_tokens(model, train, test)
-        train, test = _within_context(model, train), test and _within_context(model, test)
+        trials.append(Trial(seed, _start(config, dataset, seed, base), own, test_indices=tested))
+    # What is not trained (frozen parameters, initial buffers) is shared by all seeds, so it must not depend on them.
+    model = _build_model(config, dataset, 0, base)
     return Problem(
         model=model,
-        loss=as_loss(loss),
-        train=train,
+        loss=as_loss(section.loss or _default_loss(config, dataset)),
+        train=_prepared(model, dataset.train),
         trials=tuple(trials),
-        test=test,
+        test=None if dataset.test is None else _prepared(model, dataset.test),
         regularizer=config.make_regularizer(),
         beta=section.beta,
         weighting=section.weighting,
@@ -87,12 +78,12 @@ def load_data(config: Config, base: Path | None = None) -> Dataset:
     """The dataset of a configuration; a held-out part of the training samples takes the place of the test data."""
     section = config.problem
     try:
-        tokenizer = models.tokenizer_of(section.model, base)
+        tokenizer = models.tokenizer_path(section.model, base)
         dataset = data.load(section.dataset, base, section.clients, tokenizer)
         if isinstance(section.dataset, str) and section.dataset not in data.DATASETS:
-            data.own.check_labels(section.dataset, data.own.labels_of(dataset))
+            data.check_labels(section.dataset, data.observed_labels(dataset))
         if config.files_of_clients is not None:
-            data.own.tell_of_left_out((base or Path()) / config.files_of_clients, section.clients)
+            data.warn_about_unused_file((base or Path()) / config.files_of_clients, section.clients)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
     if not section.holdout:
@@ -147,31 +138,9 @@ def _outputs(config: Config, dataset: Dataset) -> int:
     return 1
 
 
-def _usual_loss(config: Config, dataset: Dataset) -> str:
-    if data.is_text(config.problem.dataset):
-        return "tokens"
-    return "cross-entropy" if dataset.classes else "mse"
-
-
-def _check_tokens(model: LoraModel, *parts: Samples | None) -> None:
-    """Refuse a tokenizer whose tokens the base does not know; on a GPU they would end the process."""
-    largest = max(int(part.inputs.max()) for part in parts if part is not None)
-    if largest >= (known := model.base.vocabulary):
-        said = f"the base knows tokens 0 … {known - 1}, but the tokenizer gives a token {largest}"
-        raise ConfigError("problem.model.lora.tokenizer", f"{said}; they do not belong together")
-
-
-def _within_context(model: LoraModel, samples: Samples) -> Samples:
-    """Texts without what they were filled up with beyond what the base reads; longer ones are refused."""
-    context = model.base.context
-    if context is None or samples.inputs.shape[1] <= context:
-        return samples
-    there = (samples.targets != IGNORED).nonzero()[:, 1]
-    longest = 1 + int(there.max())
-    if longest > context:
-        said = f"texts are up to {longest + 1} tokens long, but the base reads {context}"
-        raise ConfigError("problem.dataset", f"{said}; give max_length = {context} or less")
-    return replace(samples, inputs=samples.inputs[:, :context], targets=samples.targets[:, :context])
+def _default_loss(config: Config, dataset: Dataset) -> str:
+    declared: str | None = data.DATASETS.attribute(config.problem.dataset, "default_loss", None)
+    return declared or ("cross-entropy" if dataset.classes else "mse")
 
 
 def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:
@@ -185,19 +154,19 @@ def partition(config: Config, dataset: Dataset, seed: int) -> tuple[Sequence[Ind
     return [train[part] for part in own], tested
 
 
-def _start(config: Config, train: Samples, outputs: int, seed: int, base: Path | None) -> Tensor:
+def _start(config: Config, dataset: Dataset, seed: int, base: Path | None) -> Tensor:
     """The initial model of a seed, `[d]`."""
-    own = models.build(config.problem.model, tuple(train.inputs.shape[1:]), outputs, seed, base)
-    layout = Layout.of(own)  # without parameters it is refused, by the problem
-    return layout.row({k: p.detach() for k, p in own.named_parameters()}) if layout.size else torch.empty(0)
+    model = _build_model(config, dataset, seed, base)
+    layout = Layout.of(model)  # a model without parameters is rejected by the problem
+    return layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
 
 
-def _prepared(dataset: Dataset, model: Spec) -> tuple[Samples, Samples | None]:
-    """The samples as the model takes them (the CNN's images are resized once, here)."""
+def _build_model(config: Config, dataset: Dataset, seed: int, base: Path | None) -> nn.Module:
+    shape = tuple(dataset.train.inputs.shape[1:])
+    return models.build(config.problem.model, shape, _outputs(config, dataset), seed, base)
 
-    def prepare(samples: Samples) -> Samples:
-        return replace(samples, inputs=models.prepare(model, samples.inputs))
 
-    if not len(dataset.train.targets):
-        raise ConfigError("problem.dataset", "has no training samples")
-    return prepare(dataset.train), prepare(dataset.test) if dataset.test is not None else None
+def _prepared(model: nn.Module, samples: Samples) -> Samples:
+    """The samples in the form that the model takes, prepared once."""
+    inputs, targets = models.prepare_samples(model, samples.inputs, samples.targets)
+    return replace(samples, inputs=inputs, targets=targets)

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm
-from depositum.data.own import CLIENT
-from depositum.data.text import arguments
+from depositum.data import CLIENT_PLACEHOLDER
 from depositum.engines import EngineSettings
 from depositum.engines.processes import EncodingName, ProcessSettings
 from depositum.engines.processes.measures import Evaluate
@@ -155,16 +154,11 @@ class Config(Section):
     @property
     def files_of_clients(self) -> str | None:
         """The pattern by which each client has a file of its own, where the dataset is one."""
-        text = arguments(self.problem.dataset)
-        dataset = self.problem.dataset if text is None else text.get("file")
-        return dataset if isinstance(dataset, str) and CLIENT in dataset else None
+        return data.client_pattern(self.problem.dataset)
 
     def with_file(self, file: str) -> Named:
         """The dataset that one file is, of those that the pattern stands for."""
-        text = arguments(self.problem.dataset)
-        if text is None:
-            return file
-        return {"instructions": {**{k: v for k, v in text.items() if k != "test_file"}, "file": [file]}}
+        return data.for_one_file(self.problem.dataset, file)
 
     def check(self, base: Path | None = None, held: Held | None = None) -> None:
         """Refuse whatever can be refused before data is loaded; of a process among many, that can be refused there."""
@@ -212,7 +206,9 @@ class Config(Section):
         if held is not None:
             clients = held(problem.clients)  # refuses what cannot be shared
             if self.files_of_clients is not None:
-                files = [self.with_file(self.files_of_clients.replace(CLIENT, str(client))) for client in clients]
+                files = [
+                    self.with_file(self.files_of_clients.replace(CLIENT_PLACEHOLDER, str(client))) for client in clients
+                ]
         try:
             for file in files:
                 data.check(file, "problem.dataset", base, problem.clients)
@@ -221,8 +217,8 @@ class Config(Section):
 
     def _check_text(self, base: Path | None) -> None:
         """Refuse a language model without texts, or texts without one, and what texts have another setting for."""
-        problem, reads = self.problem, models.tokenizer_of(self.problem.model, base) is not None
-        text = data.is_text(problem.dataset)
+        problem, reads = self.problem, models.tokenizer_path(self.problem.model, base) is not None
+        text = data.needs_tokenizer(problem.dataset)
         if text and not reads:
             raise ConfigError("problem.model", f"{problem.model!r} given, but the dataset is text; use {{ lora = … }}")
         if reads and not text:

@@ -3,22 +3,23 @@
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from depositum import data
 from depositum.engines import Callback, Divergence, Loop, Snapshot
 from depositum.errors import DivergedError, RunError
-from depositum.metrics import History
-from depositum.models import LoraModel
+from depositum.metrics import OVERALL, History
+from depositum.models import ExportableModel
 from depositum.problem import Problem
 from depositum.runs import checkpoint, parts, seed_groups
-from depositum.runs.adapter import write_adapter
 from depositum.runs.build import build_simulator
 from depositum.runs.checkpoint import Latest
 from depositum.runs.config import Config
-from depositum.runs.folder import RunFolder
+from depositum.runs.folder import PERPLEXITIES, RunFolder, of_seed
 from depositum.runs.lock import alone_in
 
 
@@ -171,7 +172,7 @@ def _execute_at_once(
 
 def tell_of_reading(config: Config, say: Callable[[str], None]) -> None:
     """Say what takes long before the first iteration."""
-    if data.is_text(config.problem.dataset):
+    if data.needs_tokenizer(config.problem.dataset):
         say("reading the language model and its texts")
 
 
@@ -219,15 +220,43 @@ def check_fits(latest: Latest, problem: Problem, rows: int) -> None:
 
 
 def write_models(folder: RunFolder, loop: Loop, write: bool = True) -> None:
-    """The averaged model of every seed, as a plain state dictionary or as an adapter.
+    """Write the averaged model of every seed: as a state dictionary, or as the model exports itself.
 
-    Of several processes, one writes, and all ask.
+    All processes call this, and those with `write` (one of them) write the averages.
     """
-    snapshot = loop.snapshot
+    snapshot, problem = loop.snapshot, loop.engine.problem
     for seed in snapshot.seeds:
         row, buffers = loop.averaged(seed)
         first = seed == snapshot.seeds[0]
-        if isinstance(loop.engine.problem.model, LoraModel):
-            write_adapter(folder, loop, seed, row, first=first, write=write)
+        if isinstance(problem.model, ExportableModel):
+            _export(problem.model, folder, loop, seed, row, first=first, write=write)
         elif write:
-            folder.write_model(loop.engine.problem.averaged_model(row, buffers), seed, first=first)
+            folder.write_model(problem.averaged_model(row, buffers), seed, first=first)
+
+
+def _export(
+    model: ExportableModel, folder: RunFolder, loop: Loop, seed: int, row: Tensor, *, first: bool, write: bool
+) -> None:
+    """Write a seed's averaged model `[d]`, and each client's if the model asks for it, in the model's own format."""
+    name, snapshot = of_seed(model.export_folder, seed, first), loop.snapshot
+    if write:
+        settings = folder.config_path.read_text(encoding="utf-8") if folder.config_path.exists() else ""
+        perplexities = _perplexities(folder, seed, loop.steps)
+        folder.write_folder(
+            name,
+            lambda part: model.export(part, row, iterations=snapshot.t, perplexities=perplexities, settings=settings),
+        )
+    if model.exports_clients:
+        clients = getattr(loop.engine, "clients", range(loop.engine.problem.n))
+        for client, own in zip(clients, snapshot.rows_of([seed])["x"], strict=True):
+            folder.write_folder(f"{name}/clients/{client}", partial(model.export_client, row=own))
+
+
+def _perplexities(folder: RunFolder, seed: int, steps: int) -> dict[str, tuple[float, float]]:
+    """The perplexities of a seed at the start and at the end, overall and by category; empty before the end."""
+    measured = {r["iteration"]: r for r in folder.read_table(PERPLEXITIES) if r["seed"] == seed}
+    if 0 not in measured or steps not in measured:
+        return {}
+    before, after = measured[0], measured[steps]
+    names = [OVERALL, *(name for name in after if name not in ("seed", "iteration", OVERALL))]
+    return {name: (before[name], after[name]) for name in names if after[name] == after[name]}  # nan: no test data

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,23 @@ class RunFolder:
         path = self.path / of_seed(MODEL, seed, first)
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
         checkpoint.write_part(path, tensors).replace(path)
+
+    def write_folder(self, name: str, write: Callable[[Path], None]) -> None:
+        """Have `write` fill a temporary folder, then move each of its files into the folder `name`."""
+        path = self.path / name
+        part = path.with_name(path.name + PART)
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            write(part)
+            path.mkdir(exist_ok=True)
+            for file in sorted(part.iterdir()):
+                if file.is_file():
+                    with file.open("rb") as content:
+                        os.fsync(content.fileno())
+                file.replace(path / file.name)
+            part.rmdir()
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written ({error.strerror or error})") from None
 
     def read_table(self, name: str) -> list[dict[str, Any]]:
         """The records of a CSV file; none if there is no such file."""

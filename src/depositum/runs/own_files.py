@@ -12,9 +12,7 @@ import numpy as np
 import torch
 
 from depositum import data, models
-from depositum.data import Dataset, Samples, TokenSamples, own
-from depositum.data.own import CLIENT, test_file
-from depositum.data.text import arguments
+from depositum.data import CLIENT_PLACEHOLDER, Dataset, Samples
 from depositum.engines.processes import Group
 from depositum.engines.processes.own_data import placeholder
 from depositum.errors import DataError
@@ -28,7 +26,7 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
     assert config.files_of_clients is not None
     pattern = config.files_of_clients
     with group.together("load the data"):
-        files = [_load(config, pattern.replace(CLIENT, str(client)), base) for client in held]
+        files = [_load(config, pattern.replace(CLIENT_PLACEHOLDER, str(client)), base) for client in held]
         beside = _test_file(config, (base or Path()) / pattern)
         test = _load(config, str(beside), base) if beside is not None else None
     facts = _told(config, group, files, test)
@@ -38,7 +36,7 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
             files = [_labelled(file) for file in files]
             test = _labelled(test) if test else None
         facts = _told(config, group, files, test)
-    if data.is_text(config.problem.dataset):
+    if data.needs_tokenizer(config.problem.dataset):
         length = max(fact["shape"][0] for told in facts for fact in told)
         files = [_filled(file, length) for file in files]
         test = _filled(test, length) if test else None
@@ -47,7 +45,7 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
         _check_alike(group, facts)
     with group.together("share the data"):
         everyone = [fact for told in facts for fact in told]
-        own.check_labels(
+        data.check_labels(
             f"problem.dataset: {pattern}",
             {label for fact in everyone for label in fact["labels"]},
             quiet=group.rank > 0,
@@ -68,28 +66,26 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
 
 def _test_file(config: Config, pattern: Path) -> str | Path | None:
     """The test data: of texts the file that is named, else the one beside the clients'."""
-    text = arguments(config.problem.dataset)
-    return (text or {}).get("test_file") or test_file(pattern)
+    return data.test_path(config.problem.dataset) or data.shared_test_file(pattern)
 
 
 def _load(config: Config, file: str, base: Path | None) -> Dataset:
     try:
-        return data.load(config.with_file(file), base, tokenizer=models.tokenizer_of(config.problem.model, base))
+        return data.load(config.with_file(file), base, tokenizer=models.tokenizer_path(config.problem.model, base))
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
 
 
 def _labelled(dataset: Dataset) -> Dataset:
     try:
-        return own.labelled(dataset)
+        return data.with_integer_labels(dataset)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
 
 
 def _filled(dataset: Dataset, length: int) -> Dataset:
     """A text whose sequences are as long as the longest of all ranks."""
-    assert isinstance(dataset.train, TokenSamples)
-    return replace(dataset, train=dataset.train.filled_to(length))
+    return replace(dataset, train=dataset.train.padded_to(length))
 
 
 def _told(config: Config, group: Group, files: list[Dataset], test: Dataset | None) -> list[list[dict[str, Any]]]:
@@ -98,12 +94,11 @@ def _told(config: Config, group: Group, files: list[Dataset], test: Dataset | No
 
 
 def _facts(config: Config, dataset: Dataset) -> dict[str, Any]:
-    text = arguments(config.problem.dataset) or {}
     return {
-        "settings": {key: value for key, value in sorted(text.items()) if key not in ("file", "test_file")},
+        "settings": data.arguments_without_paths(config.problem.dataset),
         "shape": list(dataset.train.inputs.shape[1:]),
         "classes": dataset.classes,
-        "labels": own.labels_of(dataset),
+        "labels": data.observed_labels(dataset),
         "samples": len(dataset.train),
     }
 

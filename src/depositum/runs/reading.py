@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms.schedules import SCHEDULES
-from depositum.data.own import CLIENT
+from depositum.data import CLIENT_PLACEHOLDER
 from depositum.errors import ConfigError, listing, nearest
 from depositum.registry import Registry
 from depositum.runs.config import Config, Held
@@ -99,15 +99,15 @@ def _with_absolute_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
         value = inside.get(key)
         if isinstance(value, str) and value not in data.DATASETS:
             inside[key] = _absolute(value, base)
-    for key, name, files in (
-        ("dataset", "instructions", ("file", "test_file")),
-        ("model", "lora", ("base", "tokenizer")),
-    ):
+    registries: tuple[tuple[str, Registry[Any]], ...] = (("dataset", data.DATASETS), ("model", models.MODELS))
+    for key, registry in registries:
         chosen = table["problem"].get(key) if isinstance(table.get("problem"), dict) else None
-        if isinstance(chosen, dict) and name in chosen:
-            given = chosen[name] if isinstance(chosen[name], dict) else {files[0]: chosen[name]}
-            named = {file: _absolute(given[file], base) for file in files if file in given}
-            table["problem"] = {**table["problem"], key: {**chosen, name: {**given, **named}}}
+        paths: tuple[str, ...] = registry.attribute(chosen, "path_arguments", ())
+        if paths and isinstance(chosen, dict):
+            ((name, value),) = chosen.items()
+            given = value if isinstance(value, dict) else {paths[0]: value}
+            absolute = {path: _absolute(given[path], base) for path in paths if path in given}
+            table["problem"] = {**table["problem"], key: {name: {**given, **absolute}}}
     return table
 
 
@@ -115,7 +115,7 @@ def _absolute(value: Any, base: Path) -> Any:
     """A file that is there, or a pattern of files, named in full; anything else as it is."""
     if isinstance(value, list):
         return [_absolute(one, base) for one in value]
-    if isinstance(value, str) and ((base / value).exists() or CLIENT in value):
+    if isinstance(value, str) and ((base / value).exists() or CLIENT_PLACEHOLDER in value):
         return str((base / value).resolve())
     return value
 

@@ -14,13 +14,12 @@ from depositum.engines import Snapshot
 from depositum.errors import RunError
 from depositum.metrics import COLUMNS
 from depositum.runs import checkpoint, parts
-from depositum.runs.adapter import FOLDER as ADAPTER
-from depositum.runs.adapter import rewrite_settings
 from depositum.runs.config import Config
 from depositum.runs.folder import CONSENSUS, HISTORY, MODEL, PART, PERPLEXITIES, TRACE, RunFolder, of_seed
 from depositum.runs.reading import dump
 
 FOLDER = "seeds"
+ADAPTER = "adapter"
 
 
 def divided(config: Config, out: Path) -> bool:
@@ -110,12 +109,19 @@ def put_together(config: Config, out: Path, snapshot: Snapshot) -> None:
                 source = path / of_seed(name, seed, first=seed == own.run.seeds[0])
                 if source.exists():
                     _copy(source, target := out / of_seed(name, seed, first=seed == config.run.seeds[0]))
-                    rewrite_settings(target, before=dump(own), after=dump(config))
+                    _rewrite_settings(target, before=dump(own), after=dump(config))
         RunFolder(out).claim(config)  # its steps may be others than when it was divided
         checkpoint.write(out / checkpoint.CURRENT, snapshot)
         _remove(out / FOLDER)
     except OSError as error:
         raise RunError(f"--out {out}: cannot be written to ({error.strerror or error})") from None
+
+
+def _rewrite_settings(folder: Path, before: str, after: str) -> None:
+    """Replace the settings in the model card of an exported model, if there is one."""
+    card = folder / "README.md"
+    if card.exists():
+        card.write_text(card.read_text(encoding="utf-8").replace(before.strip(), after.strip()), encoding="utf-8")
 
 
 def _columns(table: str, records: list[dict[str, Any]]) -> tuple[str, ...]:

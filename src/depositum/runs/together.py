@@ -9,15 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from depositum import data
-from depositum.data import DATASETS
-from depositum.data.published import PUBLISHED
+from depositum import data, models
+from depositum.data import DATASETS, PUBLISHED
 from depositum.engines import Callback, Loop
 from depositum.engines.processes import Group, Placement, ProcessEngine, ProcessSettings, check_built, join, own_data
 from depositum.engines.processes.group import Address
 from depositum.errors import DataError, DepositumError, RunError
 from depositum.metrics import History
-from depositum.models import LoraModel
 from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.problem import Problem
 from depositum.runs import checkpoint, parts
@@ -163,7 +161,8 @@ def _compared(config: Config) -> dict[str, Any]:
     table = config.complete()
     for section, key in (name.split(".") for name in _elsewhere(config)):
         if key == "model":  # of a language model, the other settings stay
-            table[section][key] = {k: _place(v) for k, v in table[section][key]["lora"].items()}
+            (arguments,) = table[section][key].values()
+            table[section][key] = {k: _place(v) for k, v in arguments.items()}
         else:
             table[section][key] = "a file"
     return table
@@ -179,7 +178,8 @@ def _elsewhere(config: Config) -> list[str]:
         if isinstance(given, str) and given not in registry:
             found.append(f"network.{key}")
     model = table["problem"]["model"]
-    return [*found, "problem.model"] if isinstance(model, dict) and "lora" in model else found
+    reads_files = isinstance(model, dict) and models.MODELS.attribute(model, "path_arguments", ())
+    return [*found, "problem.model"] if reads_files else found
 
 
 def _place(value: object) -> object:
@@ -219,7 +219,7 @@ def _build(config: Config, group: Group, base: Path | None) -> ProcessEngine:
 
 def _check_bases(group: Group, problem: Problem) -> None:
     """Refuse, on its own rank, a language model whose weights are not rank 0's."""
-    digest = problem.model.base.digest() if isinstance(problem.model, LoraModel) else ""
+    digest = models.frozen_digest(problem.model)
     digests = group.tell(digest, "compare the models")
     with group.together("compare the models"):
         if digest != digests[0]:
