@@ -1,14 +1,13 @@
-# Everything a person or CI runs here. Each target sets up what it needs on a machine with only Python, make and a
-# compiler.
+# Everything that users and CI run. Each target installs what it needs on a machine with Python, make and a compiler.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# --prefer-binary keeps pip from compiling what a wheel is on offer for.
+# --prefer-binary installs a wheel instead of compiling a newer source distribution.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary -c constraints.txt
 
-.PHONY: demo test lint format clean
+.PHONY: demo quick test lint format clean
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -16,15 +15,18 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	touch $@
 
-demo: $(READY)          ## train on the embedded digits data: progress, a table, a figure (runs/demo)
+demo: $(READY)          ## train on the embedded digits data: progress, a table and a figure in runs/demo
 	$(BIN)/depositum run examples/demo.toml --out runs/demo
 
-lint: $(READY)
+lint: $(READY)          ## linter, formatter, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint              ## linters, types, tests
+quick: $(READY)         ## all tests but those marked slow, for the inner loop
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test: lint              ## linter, formatter, types, all tests
 	$(BIN)/python -m pytest -n auto
 
 format: $(READY)

@@ -1,4 +1,4 @@
-"""What is not collected here: kernels are compiled by Triton, and cannot be imported without it."""
+"""Leave modules out of the collection of doctests: kernels cannot be imported without Triton."""
 
 import importlib.util
 

@@ -1,11 +1,11 @@
-"""Kill -9 of a random process at a random time, over and over: does the run end in the same bytes?
+"""Kill random processes of a distributed run at random times and check that it ends in the same bytes.
 
     python benchmarks/kill_test.py [--times 20] [--processes 4] [--clients 8] [--steps 400] [--seed 0]
 
-A run of several processes under `torchrun --max-restarts` is first left alone. Then, as often as asked, the same run is
-started in a folder of its own, and one of its processes, whichever, is killed, at any time from its start to its end.
-What each then ends in (all variables of all clients, the averaged model, the history but for wall time) is compared
-with the first. Exits with 1 if any differs.
+First, a run of several processes under `torchrun --max-restarts` is left undisturbed. Then, `--times` times, the same
+run is started in a new folder and one of its processes is killed with SIGKILL at a random time. The final results (all
+variables of all clients, the averaged model, the history without wall time) are compared with those of the first run.
+Exits with 1 if any differ.
 """
 
 import argparse
@@ -46,9 +46,9 @@ timeout = 10.0
 
 
 def start(config: Path, out: Path, processes: int, restarts: int = 3) -> "subprocess.Popen[str]":
-    """Start a run under torchrun, which begins its processes anew when one fails."""
+    """Start a run under torchrun, which restarts all processes when one fails."""
     arguments = ["--nproc-per-node", str(processes), "--max-restarts", str(restarts), "--monitor-interval", "0.1"]
-    # A rendezvous of its own on a free port: several runs may be under way on this machine.
+    # A separate rendezvous on a free port: several runs may be active on this machine.
     arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     arguments += ["-m", "depositum", "run", str(config), "--out", str(out)]
     return subprocess.Popen(
@@ -61,14 +61,14 @@ def start(config: Path, out: Path, processes: int, restarts: int = 3) -> "subpro
 
 
 def ranks(launcher: int) -> dict[int, int]:
-    """The process of each rank that a launcher has running."""
+    """Return the process id of each running rank of a launcher."""
     found = {}
     for task in Path(f"/proc/{launcher}/task").glob("*/children"):
         for pid in task.read_text().split():
             try:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:
-                continue  # ended meanwhile
+                continue  # the process has ended
             rank = next((v for v in environment if v.startswith(b"RANK=")), None)
             if rank is not None:
                 found[int(rank[5:])] = int(pid)
@@ -76,16 +76,16 @@ def ranks(launcher: int) -> dict[int, int]:
 
 
 def outcome(folder: Path) -> dict[str, object]:
-    """What may not depend on whether a run was killed."""
-    kept: dict[str, object] = {p.name: p.read_bytes() for p in (folder / "clients").glob("?.safetensors")}
-    kept |= {name: (folder / name).read_bytes() for name in ("state.safetensors", "model.safetensors")}
+    """Read the results that must not depend on whether a run was killed."""
+    results: dict[str, object] = {p.name: p.read_bytes() for p in (folder / "clients").glob("?.safetensors")}
+    results |= {name: (folder / name).read_bytes() for name in ("state.safetensors", "model.safetensors")}
     with (folder / "history.csv").open(newline="") as file:
-        kept["history"] = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-    return kept
+        results["history"] = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    return results
 
 
 def reached(folder: Path) -> str:
-    """The last thing that rank 0 noted before now."""
+    """Return the last message in the log of rank 0."""
     log = folder / "logs" / "rank-0.log"
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return lines[-1].split(" ", 2)[2] if lines else "before training"
@@ -95,42 +95,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("times", 20), ("processes", 4), ("clients", 8), ("steps", 400), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    chosen = parser.parse_args()
-    dice = random.Random(chosen.seed)
+    options = parser.parse_args()
+    generator = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         config = folder / "run.toml"
-        config.write_text(CONFIG.format(clients=chosen.clients, steps=chosen.steps), encoding="utf-8")
+        config.write_text(CONFIG.format(clients=options.clients, steps=options.steps), encoding="utf-8")
         began = time.monotonic()
-        whole = start(config, folder / "whole", chosen.processes)
-        said, _ = whole.communicate()
+        undisturbed = start(config, folder / "undisturbed", options.processes)
+        output, _ = undisturbed.communicate()
         duration = time.monotonic() - began
-        assert whole.returncode == 0, said
-        expected = outcome(folder / "whole")
-        print(f"left alone: {duration:.1f} s")
-        differing = done = tried = 0
-        while done < chosen.times:
-            tried += 1
-            rank, at, out = dice.randrange(chosen.processes), dice.uniform(0, duration), folder / str(tried)
+        assert undisturbed.returncode == 0, output
+        expected = outcome(folder / "undisturbed")
+        print(f"undisturbed: {duration:.1f} s")
+        differing = done = attempts = 0
+        while done < options.times:
+            attempts += 1
+            rank, at = generator.randrange(options.processes), generator.uniform(0, duration)
+            out = folder / str(attempts)
             began = time.monotonic()
-            run = start(config, out, chosen.processes)
+            run = start(config, out, options.processes)
             while (time.monotonic() - began < at or rank not in ranks(run.pid)) and run.poll() is None:
                 time.sleep(0.01)
             victim = ranks(run.pid).get(rank)
             if victim is None:
                 run.communicate()
-                print(f"  {at:5.1f} s was too late, once more")
+                print(f"  the run ended before {at:5.1f} s; trying again")
                 continue
             where = reached(out)
             os.kill(victim, signal.SIGKILL)
-            said, _ = run.communicate()
+            output, _ = run.communicate()
             same = run.returncode == 0 and outcome(out) == expected
             differing += not same
             done += 1
             took = time.monotonic() - began
             print(f"{done:3d}: rank {rank} after {at:5.1f} s ({where}), {took:5.1f} s: {'same' if same else 'DIFFERS'}")
             if not same:
-                print(said)
+                print(output)
         print(f"{done - differing} of {done} ended in the same bytes")
     sys.exit(1 if differing else 0)
 

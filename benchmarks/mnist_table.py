@@ -1,9 +1,9 @@
-"""The paper's printed MNIST numbers beside ours: accuracies, sparsities, and the accuracy that sparsity costs.
+"""Compare our MNIST results with the paper's: accuracies, sparsities, and the accuracy that sparsity costs.
 
-    python benchmarks/mnist_table.py OUT [SEEDS]     (needs the MNIST files; a GPU makes it minutes, not hours)
+    python benchmarks/mnist_table.py OUT [SEEDS]     (requires the MNIST files; takes minutes on a GPU, hours without)
 
-Runs `examples/mnist-accuracy.toml` and `examples/mnist-sparsity.toml` over their variants, SEEDS (5) seeds each, into
-the folder OUT (a second call goes on from what is there), and prints a Markdown table.
+Runs all variants of `examples/mnist-accuracy.toml` and `examples/mnist-sparsity.toml` with SEEDS (default 5) seeds each
+in the folder OUT, and prints a Markdown table. A second call resumes unfinished runs.
 """
 
 import sys
@@ -18,7 +18,7 @@ from depositum.runs import execute, load
 
 SEEDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-#: The paper's mean and standard deviation, in percent.
+#: Mean and standard deviation in the paper, in percent.
 ACCURACY = {
     ("mlp", "polyak"): (94.20, 0.13),
     ("mlp", "nesterov"): (94.24, 0.15),
@@ -33,7 +33,7 @@ SPARSITY = {
 
 
 def final(out: Path, example: str, *settings: str) -> pd.DataFrame:
-    """The last record of every seed of one variant, run unless it is there."""
+    """Run one variant unless it is finished; return the last record of every seed."""
     name = "-".join([example, *(s.split("=")[1] for s in settings), f"{SEEDS}-seeds"])
     print(name, file=sys.stderr)
     config = load(EXAMPLES / f"{example}.toml", [*settings, f"run.seeds={list(range(SEEDS))}"])
@@ -61,7 +61,7 @@ def main() -> None:
             drop = 100 * (dense.to_numpy() - last["test_accuracy"].to_numpy())
             row(f"accuracy lost, points, β = {beta:g}, {momentum}", f"{drop.mean():.2f} ± {drop.std(ddof=1):.2f}",
                 f"{lost:.2f}", drop.mean() - lost, 0.4)  # fmt: skip
-    print(f"\n{time.perf_counter() - began:.0f} s in all", file=sys.stderr)
+    print(f"\n{time.perf_counter() - began:.0f} s in total", file=sys.stderr)
 
 
 def row(setting: str, ours: str, paper: str, difference: float, allowed: float) -> None:

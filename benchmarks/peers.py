@@ -1,27 +1,28 @@
-"""What a person would use instead, on the CPU: milliseconds per iteration of each peer, beside this package.
+"""Compare the speed of this package with that of other libraries on the CPU, in milliseconds per iteration.
 
     python benchmarks/peers.py OUT [--peers torch,fedjax] [--settings linear-10] [--steps N] [--cache FOLDER]
 
-Makes for each peer a virtual environment of its own (kept in the cache folder), installs it there, and runs its script
-of `benchmarks/peers/` in it: one setting after another, on two cores, with one thread and with two (the better
-counts), on data of the right shapes from a fixed seed. Writes `OUT/peers.json` and prints a Markdown table. A peer that
-cannot be installed or run is reported with the reason, and the rest goes on.
+Creates a virtual environment for each peer in the cache folder, installs the peer, and runs its script from
+`benchmarks/peers/` there: one setting after another, on two cores, with one thread and with two (the faster counts),
+on random data from a fixed seed. Writes `OUT/peers.json` and prints a Markdown table. A peer that cannot be installed
+or run is reported with the reason, and the others are still measured.
 
-An iteration is one mini-batch gradient step (32 samples) of every client, with one communication every T0 = 10
-iterations in it. A round of a peer is 10 local steps of every client and one communication, and the number given is the
-median round's time over 10, after a warm-up that compiles and fills caches; evaluation and logging are off.
+An iteration is one mini-batch gradient step (32 samples) of every client, with a communication every T0 = 10
+iterations. A round of a peer is 10 local steps of every client and one communication; the reported number is the median
+time of a round divided by 10, after a warm-up that compiles and fills caches. Evaluation and logging are off.
 
-depositum     DEPOSITUM on a ring: `Simulator`, one round is ten iterations, one of which exchanges two rows per client.
-torch         A loop over clients, each an `nn.Module` with its SGD; a round is ten steps each, then the average.
+depositum     DEPOSITUM on a ring, on the simulator; a round is ten iterations, one of which exchanges two rows per
+              client.
+torch         A loop over clients, each an `nn.Module` with its SGD; a round is ten steps each and an average.
 fedjax        `fed_avg.federated_averaging` through `for_each_client`; a round is one `apply` of ten local steps.
 pfl           `FederatedAveraging` on `SimulatedBackend`; a round is one central iteration of ten local steps.
-gossipy-dfl   `GossipSimulator`, push on a ring; a round is one message per node, which its receiver merges and then
-              makes ten SGD steps, so that every node makes ten steps on average.
-flwr          `FedAvg` in a simulation on Ray, one actor per core; a round is the time from one aggregation to the next,
-              each client making ten steps. Starting Ray is not counted.
+gossipy-dfl   `GossipSimulator`, push on a ring; a round is one message per node, whose receiver merges it and takes
+              ten SGD steps, so that a node takes ten steps on average.
+flwr          `FedAvg` in a simulation on Ray, one actor per core; a round is the time between two aggregations, in
+              which each client takes ten steps. Starting Ray is not counted.
 
-The methods differ (a server's average, gossip, tracking with momentum): each is the peer's nearest. The convolutional
-setting runs for torch and depositum only.
+The methods differ (averaging by a server, gossip, tracking with momentum): each is the closest that the peer offers.
+The convolutional setting is run for torch and depositum only.
 """
 
 import argparse
@@ -36,13 +37,13 @@ from typing import Any
 SCRIPTS = Path(__file__).resolve().parent / "peers"
 ROOT = SCRIPTS.parent.parent
 CORES = 2
-RUN_SECONDS = 300  # the most one setting of one peer may take
+RUN_SECONDS = 300  # time limit of one setting of one peer
 SETTINGS = ("linear-10", "linear-1000", "mlp-10", "cnn-20")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """What to install for a peer, whether torch must be there first, the settings it runs, the threads to try."""
+    """Packages of a peer, whether torch is installed first, its settings, and the numbers of threads to try."""
 
     packages: tuple[str, ...] = ()
     torch: bool = True
@@ -51,9 +52,9 @@ class Peer:
 
 
 PEERS = {
-    "depositum": Peer(settings=SETTINGS),  # in the environment of this process
+    "depositum": Peer(settings=SETTINGS),  # runs in the environment of this process
     "torch": Peer(("numpy",), settings=SETTINGS),
-    # It calls jax.tree_map, which a later jax removed. XLA takes the cores it finds.
+    # fedjax calls jax.tree_map, which later versions of jax removed. XLA uses all available cores.
     "fedjax": Peer(("fedjax", "jax<0.5"), torch=False, threads=(CORES,)),
     "pfl": Peer(("pfl",)),
     "gossipy-dfl": Peer(("gossipy-dfl",)),
@@ -62,31 +63,31 @@ PEERS = {
 
 
 class NotInstalledError(Exception):
-    """A peer's environment could not be made; the message is the reason."""
+    """A peer's environment could not be created; the message is the reason."""
 
 
 def torch_pin() -> str:
-    """The torch this package is tested with: its line of `constraints.txt`.
+    """Return the line of `constraints.txt` that pins torch: the version with which this package is tested.
 
-    The other pins there are this package's own, and some contradict what the peers ask for.
+    The other pins are for this package, and some contradict the requirements of peers.
     """
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return next(line for line in lines if line.startswith("torch=="))
 
 
 def install(name: str, cache: Path) -> Path:
-    """The Python of the peer's environment, made unless a complete one is in the cache."""
+    """Return the Python of the peer's environment, which is created unless the cache has a complete one."""
     peer, folder = PEERS[name], cache / name
     python, ready = folder / "bin" / "python", folder / "ready"
     wanted = "\n".join([sys.version, torch_pin() if peer.torch else "", *peer.packages])
     if ready.exists() and ready.read_text() == wanted:
         return python
     print(f"installing {name} into {folder}", file=sys.stderr)
-    # Cleared: over an environment of another Python, or one half made, it would be a mixture of two.
+    # Cleared, since an incomplete environment or one of another Python would be mixed with the new one.
     run_quietly([sys.executable, "-m", "venv", "--clear", str(folder)])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if peer.torch:
-        # First and alone: it then is the CPU build where one is on offer, and the peer finds it there.
+        # First and by itself: this selects the CPU build where there is one, and satisfies the peer.
         run_quietly([*pip, torch_pin()])
         constraint = folder / "torch.txt"
         constraint.write_text(torch_pin() + "\n")
@@ -94,13 +95,13 @@ def install(name: str, cache: Path) -> Path:
     run_quietly([*pip, *peer.packages])
     listed = run_quietly([str(python), "-m", "pip", "list", "--format", "freeze"]).splitlines()
     if cuda := [line for line in listed if line.startswith("nvidia-")]:
-        raise NotInstalledError(f"it brought CUDA with it, {cuda[0]} and others: not the CPU build of its tensors")
+        raise NotInstalledError(f"it installed CUDA libraries ({cuda[0]} and others), so it is not a CPU build")
     ready.write_text(wanted)
     return python
 
 
 def run_quietly(command: list[str]) -> str:
-    """What a command prints; a failure is the last line it wrote that says why."""
+    """Run a command and return its output; raise with the reason if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise NotInstalledError(reason(done.stderr or done.stdout))
@@ -108,20 +109,20 @@ def run_quietly(command: list[str]) -> str:
 
 
 def reason(text: str) -> str:
-    """The line of a failed command's output that says why: the last error, or else the last line."""
+    """Return the line of a failed command's output that gives the reason: the last error, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["no reason given"])[-1][:200]
 
 
 def measure(name: str, python: Path, setting: str, steps: int | None) -> dict[str, Any]:
-    """One peer on one setting, with the number of threads that suits it best (small models want one)."""
+    """Measure a peer on a setting with each number of threads; return the fastest (one thread suits small models)."""
     runs = [run_script(name, python, setting, steps, threads) for threads in PEERS[name].threads]
     return min(runs, key=lambda record: record["ms_per_iteration"] or float("inf"))
 
 
 def run_script(name: str, python: Path, setting: str, steps: int | None, threads: int) -> dict[str, Any]:
-    """What a peer's script printed, or a record without a time whose note says what went wrong."""
+    """Run a peer's script; return the record it prints, or one without a time whose note is the reason."""
     script = SCRIPTS / f"{name.partition('-')[0]}_peer.py"
     command = [
         str(python),
@@ -131,7 +132,7 @@ def run_script(name: str, python: Path, setting: str, steps: int | None, threads
         str(threads),
         *(["--steps", str(steps)] if steps else []),
     ]
-    # Passive: threads that wait in a loop for others make any measurement absurd where a core is busy with other work.
+    # Passive: threads that busy-wait would distort the measurement where a core does other work.
     environment = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     try:
         done = subprocess.run(
@@ -143,7 +144,7 @@ def run_script(name: str, python: Path, setting: str, steps: int | None, threads
             preexec_fn=keep_to_cores,
         )
     except subprocess.TimeoutExpired:
-        return no_time(name, setting, f"not done after {RUN_SECONDS} s")
+        return no_time(name, setting, f"not finished after {RUN_SECONDS} s")
     records = [line for line in done.stdout.splitlines() if line.startswith('{"peer"')]
     if done.returncode or not records:
         return no_time(name, setting, f"failed: {reason(done.stderr or done.stdout)}")
@@ -151,18 +152,18 @@ def run_script(name: str, python: Path, setting: str, steps: int | None, threads
 
 
 def no_time(name: str, setting: str, note: str) -> dict[str, Any]:
-    """The record of a peer that gave no time, and why."""
+    """Return a record without a time, with the reason."""
     return {"peer": name, "setting": setting, "n": int(setting.split("-")[1]), "ms_per_iteration": None, "note": note}
 
 
 def keep_to_cores() -> None:
-    """Run on CORES cores only, as do all threads and processes started from here: not every peer counts its threads."""
+    """Restrict this process and its children to CORES cores: not all peers limit their threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Markdown: a row per peer, a column per setting, in milliseconds per iteration; what failed, beneath."""
+    """Return a Markdown table of milliseconds per iteration (rows: peers; columns: settings), with notes below."""
     peers = list(dict.fromkeys(str(r["peer"]) for r in records))
     settings = [s for s in SETTINGS if any(r["setting"] == s for r in records)]
     times = {(r["peer"], r["setting"]): r["ms_per_iteration"] for r in records}
@@ -182,9 +183,9 @@ def table(records: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--peers", default=",".join(PEERS), help=f"some of {', '.join(PEERS)}")
-    parser.add_argument("--settings", default=",".join(SETTINGS), help=f"some of {', '.join(SETTINGS)}")
-    parser.add_argument("--steps", type=int, help="iterations to time (default: a few seconds of them)")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"comma-separated, from {', '.join(PEERS)}")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help=f"comma-separated, from {', '.join(SETTINGS)}")
+    parser.add_argument("--steps", type=int, help="iterations to time (default: as many as take a few seconds)")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "depositum" / "peers")
     arguments = parser.parse_args()
     peers, settings = arguments.peers.split(","), arguments.settings.split(",")

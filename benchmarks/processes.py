@@ -1,18 +1,18 @@
-"""One process per client: what an exchange costs, what of it is hidden, how few bytes sparse models need, scaling.
+"""Measure runs with one process per client: time of an exchange, overlap, bytes of sparse models, scaling.
 
     python benchmarks/processes.py OUT [--parts exchange,sparsity,scaling] [--steps 400] [--processes 10]
 
-- `exchange`: the time of one mixing on a ring, against a bare exchange of the same bytes on the same links (one
-  `batch_isend_irecv` into memory that is there already), for rows of several lengths, on 2 and 4 processes; and the
-  share of a mixing that is hidden behind computation, 1 − (computing meanwhile − computing alone) / mixing. Medians of
-  single runs in turn, averaged over ranks.
-- `sparsity`: bytes of a link and phase in the paper's CNN on MNIST (`examples/mnist-sparsity.toml`: 20 clients on a
-  ring) with `send = "sparse"` against whole rows, x and y apart, for β = 5e-4 and 1e-3, and how many zeros x has when
-  it is sent and after mixing. Needs `DEPOSITUM_DATA`.
+- `exchange`: the time of one mixing on a ring, compared with a bare exchange of the same bytes on the same links (one
+  `batch_isend_irecv` into allocated memory), for rows of several lengths, on 2 and 4 processes; and the share of a
+  mixing that overlaps with computation, 1 − (time of both − time of the computation) / time of the mixing. Medians of
+  interleaved repetitions, averaged over ranks.
+- `sparsity`: bytes per link and phase for the paper's CNN on MNIST (`examples/mnist-sparsity.toml`: 20 clients on a
+  ring) with `send = "sparse"` compared with dense rows, for x and y, with β = 5e-4 and 1e-3, and the share of zeros in
+  x when it is sent and after mixing. Requires `DEPOSITUM_DATA`.
 - `scaling`: milliseconds per iteration of a fixed problem of 8 clients on 1, 2, 4 and 8 processes.
 
-All processes are on this machine and talk over its loopback by gloo. Prints Markdown tables and writes
-`processes.json` into OUT.
+All processes run on this machine and communicate over the loopback interface with gloo. Prints Markdown tables and
+writes `OUT/processes.json`.
 """
 
 import argparse
@@ -45,9 +45,9 @@ from depositum.problem import Problem, Trial, as_loss
 from depositum.runs import build_problem, load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist-sparsity.toml"
-#: Rows of the paper's CNN and ResNet-18 on MNIST, and others.
+#: Lengths of rows, among them those of the paper's CNN and ResNet-18 on MNIST.
 LENGTHS = (1_000, 30_000, 268_362, 3_000_000, 11_175_370)
-#: What is noted of each phase of a sparse model: bytes of a message with x and with y, zeros in x before and after.
+#: Recorded for each phase of a sparse model: bytes of a message with x and with y, zeros in x before and after mixing.
 CURVES = ("x", "y", "zeros sent", "zeros mixed")
 Row = dict[str, Any]
 
@@ -57,13 +57,13 @@ Row = dict[str, Any]
 
 def _main(rank: int, size: int, port: int, pipe: Connection, work: Callable[..., Any], arguments: Any) -> None:
     torch.set_num_threads(1)
-    places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-    os.environ.update({k: str(v) for k, v in places.items()}, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ.update({k: str(v) for k, v in variables.items()}, MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
     pipe.send(work(*arguments))
 
 
 def launch(work: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
-    """What `work(*arguments)` returns on each of `size` processes."""
+    """Return the results of `work(*arguments)` on each of `size` processes."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["depositum.cli"])
     with socket.socket() as free:
@@ -83,7 +83,7 @@ def launch(work: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
 
 
 def _milliseconds(work: Callable[[], object], times: int = 1) -> float:
-    """The mean time of some runs."""
+    """Return the mean time of a number of calls."""
     began = time.perf_counter()
     for _ in range(times):
         work()
@@ -94,7 +94,7 @@ def _milliseconds(work: Callable[[], object], times: int = 1) -> float:
 
 
 def exchange(d: int, rounds: int) -> Row:
-    """Milliseconds, on this rank, of a bare exchange, of a mixing, of its sum alone, and of computing meanwhile."""
+    """Return this rank's milliseconds of a bare exchange, a mixing, its sum, a computation, and a mixing during it."""
     group = join(60, "cpu")
     links = Links(dp.ring(group.size), group, 1, torch.float32)
     z, peers, terms = torch.randn(1, d), list(links.route.sends), links.route.mixing[0]
@@ -120,26 +120,27 @@ def exchange(d: int, rounds: int) -> Row:
         for _ in range(count):
             torch.mm(a, a)
 
-    def meanwhile() -> None:
+    def overlapped() -> None:
         links(z)
         compute()
         links.settle()
 
-    # As much computing as takes twice the time of a mixing; a fixed amount of it, whoever has the cores.
+    # A fixed amount of computation that takes about twice the time of a mixing.
     count = 100
-    first = _in_turn({"mixing": mixing, "compute": compute}, 10)
-    per = torch.tensor(2 * first["mixing"] / first["compute"])
-    count = max(1, int(count * group.sum(per) / group.size))
-    works = {"bare": bare, "mixing": mixing, "sum": summing, "compute": compute, "meanwhile": meanwhile}
-    found = _in_turn(works, rounds)
+    first = _alternate({"mixing": mixing, "compute": compute}, 10)
+    ratio = torch.tensor(2 * first["mixing"] / first["compute"])
+    count = max(1, int(count * group.sum(ratio) / group.size))
+    works = {"bare": bare, "mixing": mixing, "sum": summing, "compute": compute, "overlapped": overlapped}
+    found = _alternate(works, rounds)
     group.leave()
     return {"floats": d, "processes": group.size, **found}
 
 
-def _in_turn(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """The median time of each, in milliseconds, and of the processor's time that it took, under `"… (cpu)"`.
+def _alternate(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Return the median milliseconds of each function, and of its CPU time under `"NAME (cpu)"`.
 
-    All ranks begin each run together. The works take turns, so that whatever else the machine does meets all alike.
+    All ranks start each repetition at a barrier. The functions alternate, so that other load on the machine affects all
+    of them equally.
     """
     times: dict[str, list[float]] = {key: [] for name in works for key in (name, f"{name} (cpu)")}
     for _ in range(rounds):
@@ -152,10 +153,10 @@ def _in_turn(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, flo
 
 
 def exchanged(size: int, d: int) -> Row:
-    """The same, averaged over ranks, with the mixing against the bare exchange, and the share of it that is hidden."""
+    """Average `exchange` over ranks; add the ratio of mixing to bare exchange and the share that overlaps."""
     rows = launch(exchange, size, d, max(15, min(150, 90_000_000 // d)))
     row = {k: statistics.mean(r[k] for r in rows) for k in rows[0]}
-    hidden = 1 - (row["meanwhile"] - row["compute"]) / row["mixing"]
+    hidden = 1 - (row["overlapped"] - row["compute"]) / row["mixing"]
     cpu = row["mixing (cpu)"] / row["bare (cpu)"]
     return row | {"ratio": row["mixing"] / row["bare"], "ratio (cpu)": cpu, "hidden": hidden}
 
@@ -163,12 +164,12 @@ def exchanged(size: int, d: int) -> Row:
 # Sparse models
 
 
-class Noted:
-    """An encoding that notes, of every message, its bytes and which share of the rows in it is exactly zero."""
+class RecordingEncoding:
+    """Wraps an encoding; records the bytes of every message and the share of zeros in its rows."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self.notes: list[tuple[float, float]] = []
+        self.messages: list[tuple[float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoding, name)
@@ -176,7 +177,7 @@ class Noted:
     def encode(self, rows: Tensor) -> Tensor:
         message = self._encoding.encode(rows)
         announced = SIZE_BYTES if self._encoding.variable else 0
-        self.notes.append((message.numel() * message.element_size() + announced, _zeros(rows)))
+        self.messages.append((message.numel() * message.element_size() + announced, _zeros(rows)))
         return message
 
 
@@ -185,10 +186,10 @@ def _zeros(rows: Tensor) -> float:
 
 
 def train(beta: float, send: Any, steps: int) -> Row:
-    """What a link carries in each phase of the example, x and y apart, and how many zeros there are in x.
+    """Train the example; return the bytes of messages with x and with y, and the share of zeros in x, by phase.
 
-    Each list has one value per phase, the mean over this rank's messages. Where processes share clients in pairs on a
-    ring, every client's row is in exactly one message per mixing.
+    Each list has one value per phase, the mean over this rank's messages. With two clients per process on a ring, every
+    client's row is in exactly one message per mixing.
     """
     settings = [f"problem.beta={beta}", f"run.steps={steps}", "run.seeds=[0]", "run.device=cpu"]
     config = load(EXAMPLE, settings)
@@ -205,19 +206,19 @@ def train(beta: float, send: Any, steps: int) -> Row:
             settings=config.engine_settings(),
             send=send,
         )
-    noted = Noted(engine.links.encoding)
-    engine.links.encoding = noted
+    recording = RecordingEncoding(engine.links.encoding)
+    engine.links.encoding = recording
     engine.start()
     curves: dict[str, list[float]] = {name: [] for name in CURVES}
     for t in range(steps):
-        noted.notes.clear()
+        recording.messages.clear()
         engine.step()
         if t % config.run.period:
             continue
-        half = len(noted.notes) // 2  # x is mixed first, then y
+        half = len(recording.messages) // 2  # x is mixed first, then y
         (x, zeros), (y, _) = (
             [statistics.mean(column) for column in zip(*part, strict=True)]
-            for part in (noted.notes[:half], noted.notes[half:])
+            for part in (recording.messages[:half], recording.messages[half:])
         )
         for name, value in zip(CURVES, (x, y, zeros, _zeros(engine.state.x)), strict=True):
             curves[name].append(value)
@@ -228,7 +229,7 @@ def train(beta: float, send: Any, steps: int) -> Row:
 
 
 def trained(size: int, *case: Any) -> Row:
-    """The same, averaged over all ranks."""
+    """Average `train` over all ranks."""
     rows = launch(train, size, *case)
     curves = {k: [statistics.mean(at) for at in zip(*(row[k] for row in rows), strict=True)] for k in CURVES}
     return rows[0] | curves
@@ -238,7 +239,7 @@ def trained(size: int, *case: Any) -> Row:
 
 
 def iteration(n: int, steps: int) -> Row:
-    """Time of an iteration of an MLP at T0 = 1, with all clients of this many processes."""
+    """Return the time of an iteration of an MLP with T0 = 1 and `n` clients on all processes."""
     group = join(120, "cpu")
     shape, classes, samples = (1, 28, 28), 10, 200 * n
     generator = torch.Generator().manual_seed(0)
@@ -264,7 +265,7 @@ def iteration(n: int, steps: int) -> Row:
     return {"processes": group.size, "clients": n, "milliseconds": statistics.median(found)}
 
 
-# All of it
+# Output
 
 
 def _table(columns: dict[str, Callable[[Row], str]], rows: list[Row]) -> None:
@@ -278,10 +279,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--parts", default="exchange,sparsity,scaling")
-    parser.add_argument("--steps", type=int, default=400, help="of the sparse models")
-    parser.add_argument("--processes", type=int, default=10, help="of the sparse models, which have 20 clients")
-    chosen = parser.parse_args()
-    parts = chosen.parts.split(",")
+    parser.add_argument("--steps", type=int, default=400, help="iterations of the sparse models")
+    parser.add_argument(
+        "--processes", type=int, default=10, help="processes of the sparse models, which have 20 clients"
+    )
+    options = parser.parse_args()
+    parts = options.parts.split(",")
     found: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"}
     print(found["machine"], "\n")
     if "exchange" in parts:
@@ -294,13 +297,13 @@ def main() -> None:
                 "sum alone, ms": lambda r: f"{r['sum']:.2f}",
                 "mixing, ms": lambda r: f"{r['mixing']:.2f}",
                 "mixing / bare": lambda r: f"{r['ratio']:.2f}",
-                "in processor time": lambda r: f"{r['ratio (cpu)']:.2f}",
-                "hidden behind computation": lambda r: f"{r['hidden']:.0%}",
+                "in CPU time": lambda r: f"{r['ratio (cpu)']:.2f}",
+                "overlaps with computation": lambda r: f"{r['hidden']:.0%}",
             },
             found["exchange"],
         )
     if "sparsity" in parts:
-        found["sparsity"] = [trained(chosen.processes, beta, "sparse", chosen.steps) for beta in (5e-4, 1e-3)]
+        found["sparsity"] = [trained(options.processes, beta, "sparse", options.steps) for beta in (5e-4, 1e-3)]
         _table(
             {
                 "β": lambda r: f"{r['beta']:g}",
@@ -309,7 +312,7 @@ def main() -> None:
                 "kB per link and phase at the end: x": lambda r: f"{r['x'][-1] / 1e3:.0f}",
                 "y": lambda r: f"{r['y'][-1] / 1e3:.0f}",
                 "dense": lambda r: f"{r['dense'] / 1e3:.0f}",
-                "MB per link in all: x": lambda r: f"{sum(r['x']) / 1e6:.1f}",
+                "MB per link in total: x": lambda r: f"{sum(r['x']) / 1e6:.1f}",
                 "y ": lambda r: f"{sum(r['y']) / 1e6:.1f}",
                 "dense, each": lambda r: f"{len(r['x']) * r['dense'] / 1e6:.1f}",
                 "test accuracy": lambda r: f"{r['accuracy']:.2%}",
@@ -326,8 +329,8 @@ def main() -> None:
             },
             found["scaling"],
         )
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / "processes.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "processes.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

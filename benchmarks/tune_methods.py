@@ -1,9 +1,9 @@
-"""Choose each method's stepsize for `examples/methods.toml`, from a grid, on seeds that are not reported.
+"""Choose each method's stepsize for `examples/methods.toml` from a grid, with seeds that are not reported.
 
-    python benchmarks/tune_methods.py            (minutes on two cores)
+    python benchmarks/tune_methods.py            (takes minutes on two cores)
 
-Every method gets the same budget: the grid below for its main stepsize, all else at its defaults; the choice is the one
-whose worst training loss at the end, over three seeds, is lowest. Prints the `[override.METHOD.algorithm]` parts.
+All methods have the same budget: the grid below for the main stepsize, and defaults for the rest. The value with the
+lowest final training loss, the worst over three seeds, is chosen. Prints the `[override.METHOD.algorithm]` sections.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from depositum.runs import execute, load
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "methods.toml"
 SEEDS = (97, 98, 99)
 GRID = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-#: Methods whose main stepsize has another name, with a grid of its own where its scale differs.
+#: Methods whose main stepsize has another name: that name, and a grid on its scale.
 KEYS = {
     "prox-dasa": ("eta", GRID),
     "prox-dasa-gt": ("eta", GRID),
@@ -26,7 +26,7 @@ KEYS = {
 
 
 def final_loss(method: str, key: str, value: float, out: Path) -> float:
-    """The worst seed's training loss at the end; infinite where one diverges or the run is refused."""
+    """Return the worst seed's final training loss; infinite where a seed diverges or the value is rejected."""
     settings = [f"run.seeds={list(SEEDS)}", "run.evaluate_every=300", f"override.{method}.algorithm.{key}={value}"]
     try:
         result = execute(load(EXAMPLE, settings, method), out)

@@ -1,9 +1,9 @@
-"""depositum itself: DEPOSITUM on a ring, through its simulator."""
+"""Time this package: DEPOSITUM on a ring, on the simulator."""
 
 import os
 
 import torch
-from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
+from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch_model import client_tensors, model_of
 
 import depositum
@@ -12,7 +12,7 @@ from depositum.engines import EngineSettings, Simulator
 from depositum.networks import ring
 from depositum.problem import from_client_data
 
-#: Compiled, as it would be in a long run, unless a test asks for less.
+#: Compiled, as in a long run, unless a test sets this variable.
 COMPILE = os.environ.get("DEPOSITUM_PEER_COMPILE", "always")
 
 

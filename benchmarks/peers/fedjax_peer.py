@@ -1,4 +1,4 @@
-"""fedjax: its federated averaging, clients through `for_each_client` under jit, on the CPU."""
+"""Time fedjax: federated averaging on the CPU, clients through `for_each_client` under jit."""
 
 import os
 from importlib.metadata import version
@@ -9,7 +9,7 @@ import fedjax
 import haiku as hk
 import jax
 import jax.numpy as jnp
-from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, client_data, main
+from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, client_data, main
 
 
 def measure(setting: Setting, clock: Clock, threads: int) -> str:

@@ -1,11 +1,11 @@
-"""flwr's client. A module of its own, which Ray's actors import: what it keeps then lives from message to message."""
+"""Client of flwr, in a module that Ray's actors import, so that its caches persist between messages."""
 
 from functools import cache
 
 import torch
-from common import BATCH_SIZE, PERIOD, SETTINGS, STEP_SIZE
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from timed_settings import BATCH_SIZE, PERIOD, SETTINGS, STEP_SIZE
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_model import client_tensors, model_of
@@ -15,20 +15,20 @@ app = ClientApp()
 
 @cache
 def data_of(setting: str, client: int) -> tuple[Tensor, Tensor]:
-    """A client's data, made once by each actor."""
+    """Return a client's data; each actor makes it once."""
     return client_tensors(SETTINGS[setting], client)
 
 
 @cache
 def model_for(setting: str) -> nn.Module:
-    """The actor's one module, which takes each client's parameters in turn."""
+    """Return the actor's module, into which the parameters of each client are loaded."""
     torch.set_num_threads(1)
     return model_of(SETTINGS[setting])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """PERIOD steps of one client from the model received."""
+    """Take PERIOD steps for one client from the received model."""
     setting = str(message.content["config"]["setting"])
     inputs, labels = data_of(setting, int(context.node_config["partition-id"]))
     model = model_for(setting)

@@ -1,4 +1,4 @@
-"""flwr: its FedAvg in a simulation on Ray, one actor per core, each with one thread."""
+"""Time flwr: FedAvg in a simulation on Ray, with one single-threaded actor per core."""
 
 import os
 
@@ -8,12 +8,12 @@ import logging
 from importlib.metadata import version
 
 import torch
-from common import Clock, Setting, main
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from flwr_client import app as client
+from timed_settings import Clock, Setting, main
 from torch_model import model_of
 
 
@@ -23,7 +23,7 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
 
     @server.main()
     def rounds(grid: Grid, context: Context) -> None:
-        """What `FedAvg.start` does in a round, until the clock is done."""
+        """Repeat what `FedAvg.start` does in a round until the clock is done."""
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=setting.n)
         arrays, number = ArrayRecord(model_of(setting).state_dict()), 0
         while not clock.done:

@@ -1,4 +1,4 @@
-"""gossipy-dfl: push gossip on a ring; a node that receives a model merges it and trains."""
+"""Time gossipy-dfl: push gossip on a ring; a node that receives a model merges it and trains."""
 
 import logging
 import sys
@@ -8,11 +8,11 @@ from types import ModuleType
 
 import networkx as nx
 import torch
-from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
+from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch import Tensor, nn
 from torch_model import client_tensors, model_of
 
-# It imports torchvision without asking for it, to download images; nothing here does.
+# gossipy imports torchvision, for downloads, without requiring it; this script downloads nothing.
 sys.modules.setdefault("torchvision", ModuleType("torchvision"))
 
 from gossipy.core import AntiEntropyProtocol, CreateModelMode, Message, StaticP2PNetwork  # noqa: E402
@@ -25,21 +25,21 @@ from gossipy.simul import GossipSimulator, SimulationEventReceiver  # noqa: E402
 
 
 class Net(TorchModel):
-    """The setting's model, as gossipy wants one."""
+    """The setting's model with gossipy's interface."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def init_weights(self) -> None:
-        """Every node starts from the model as it is."""
+        """Keep the weights: all nodes start from the same model."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.model(inputs)
 
 
 class TenSteps(TorchModelHandler):
-    """An update is PERIOD steps on random batches: its own is one step, or whole passes over the data."""
+    """Takes PERIOD steps on random batches per update; the base class takes one step, or passes over all data."""
 
     def _update(self, data: tuple[Tensor, Tensor]) -> None:
         inputs, labels = data
@@ -50,11 +50,11 @@ class TenSteps(TorchModelHandler):
 
 
 class Enough(Exception):
-    """The clock is done; a simulation has no other way to end early."""
+    """Ends a simulation when the clock is done; gossipy has no other way to end it early."""
 
 
 class Ticking(SimulationEventReceiver):
-    """Ticks the clock at the end of each round (here one time step)."""
+    """Ticks the clock at the end of each round, which is one time step here."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

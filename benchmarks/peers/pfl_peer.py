@@ -1,10 +1,9 @@
-"""pfl: its federated averaging on the simulated backend, one process, torch modules."""
+"""Time pfl: federated averaging on the simulated backend, in one process, with torch modules."""
 
 import logging
 from importlib.metadata import version
 
 import torch
-from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -15,13 +14,14 @@ from pfl.data.sampling import MinimizeReuseUserSampler
 from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
+from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_model import client_tensors, model_of
 
 
 class Client(nn.Module):
-    """A module with the two methods pfl asks for."""
+    """A module with the two methods that pfl requires."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Client(nn.Module):
 
 
 class Ticking(TrainingProcessCallback):
-    """Ticks the clock at the end of each round, and stops training when it is done."""
+    """Ticks the clock at the end of each round and stops training when it is done."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -55,7 +55,7 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
     federated = FederatedDataset(data.__getitem__, MinimizeReuseUserSampler(users))
     module = Client(model_of(setting))
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    # A pass over a client's data is one batch where it has 32 samples, and more than ten where it has thousands.
+    # An epoch is one batch where a client has 32 samples, and more than ten where it has thousands.
     one_batch = setting.samples == BATCH_SIZE
     local = NNTrainHyperParams(
         local_batch_size=BATCH_SIZE,
@@ -63,7 +63,7 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
         local_num_steps=None if one_batch else PERIOD,
         local_learning_rate=STEP_SIZE,
     )
-    endless = 10**9  # with it as the evaluation frequency, the first round alone evaluates: part of the warm-up
+    endless = 10**9  # as the evaluation frequency: only the first round evaluates, which is part of the warm-up
     FederatedAveraging().run(
         NNAlgorithmParams(endless, endless, train_cohort_size=setting.n, val_cohort_size=0),
         SimulatedBackend(federated, federated),

@@ -1,14 +1,14 @@
-"""The settings' models and data for peers that train torch modules."""
+"""Models and data of the settings for peers that train torch modules."""
 
 from itertools import pairwise
 
 import torch
-from common import Setting, client_data
+from timed_settings import Setting, client_data
 from torch import Tensor, nn
 
 
 def model_of(setting: Setting) -> nn.Sequential:
-    """The setting's model, at torch's default initialisation from a fixed seed."""
+    """Return the setting's model with torch's default initialisation from a fixed seed."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     if setting.cnn:
@@ -21,6 +21,6 @@ def model_of(setting: Setting) -> nn.Sequential:
 
 
 def client_tensors(setting: Setting, client: int) -> tuple[Tensor, Tensor]:
-    """One client's inputs and labels."""
+    """Return the inputs and labels of a client."""
     inputs, labels = client_data(setting, client)
     return torch.from_numpy(inputs), torch.from_numpy(labels)

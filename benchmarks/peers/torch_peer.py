@@ -1,7 +1,7 @@
-"""Plain torch: the loop a person would write. Every client a module and an SGD; the average every PERIOD steps."""
+"""Time plain torch: a loop over clients, each a module with its SGD, averaged every PERIOD steps."""
 
 import torch
-from common import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
+from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch.nn.functional import cross_entropy
 from torch_model import client_tensors, model_of
 

@@ -1,4 +1,4 @@
-"""The benchmark of peers, as far as it goes without installing one: its clock, its table, its failures, its own run."""
+"""The benchmark of peers, without installing any: clock, table, failures, and the run of this package."""
 
 import importlib.util
 import json
@@ -15,55 +15,55 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def load(path: Path, name: str) -> ModuleType:
-    """A script as a module, under a name that shadows nothing."""
+    """Import a script as a module under a name that is not otherwise used."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up there
+    sys.modules[name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 peers = load(BENCHMARKS / "peers.py", "benchmark_peers")
-common = load(BENCHMARKS / "peers" / "common.py", "benchmark_peers_common")
+timed_settings = load(BENCHMARKS / "peers" / "timed_settings.py", "benchmark_timed_settings")
 
 
-def test_clock_leaves_the_warm_up_out_and_divides_a_round_by_its_steps():
+def test_clock_excludes_the_warm_up_and_divides_rounds_by_their_steps():
     """Breaks if compilation were timed, or a round were reported as an iteration."""
     now = iter([100.0, 151.0, 151.2, 151.6, 151.9])  # two rounds of warm-up, the last slow, then 0.2, 0.4 and 0.3 s
-    clock = common.Clock(steps=30, steps_per_round=10, now=lambda: next(now))
+    clock = timed_settings.Clock(steps=30, steps_per_round=10, now=lambda: next(now))
     while not clock.done:
         clock.tick()
     assert clock.rounds == pytest.approx([0.2, 0.4, 0.3])
     assert clock.milliseconds == pytest.approx(30)
 
 
-def test_clock_without_steps_takes_seconds_and_rounds():
-    """Breaks if slow peers were judged by one round, or fast ones by a moment."""
+def test_clock_without_steps_times_enough_seconds_and_rounds():
+    """Breaks if slow peers were judged by one round, or fast ones by a fraction of a second."""
     for seconds, expected in ((0.001, 4000), (100.0, 3)):
         times = iter(np.arange(10_000) * seconds)
-        clock = common.Clock(now=lambda times=times: float(next(times)))
+        clock = timed_settings.Clock(now=lambda times=times: float(next(times)))
         while not clock.done:
             clock.tick()
         assert len(clock.rounds) == pytest.approx(expected, abs=1)
 
 
-def test_settings_are_those_of_the_issue_and_data_are_fixed():
-    """Breaks if a peer were given another shape or size than the table says, or data that change between peers."""
-    assert tuple(common.SETTINGS) == peers.SETTINGS
+def test_settings_have_the_documented_sizes_and_fixed_data():
+    """Breaks if a peer were given other shapes or sizes than the table states, or data that differ between peers."""
+    assert tuple(timed_settings.SETTINGS) == peers.SETTINGS
     parameters = {}
-    for name, setting in common.SETTINGS.items():
-        inputs, labels = common.client_data(setting, 3)
+    for name, setting in timed_settings.SETTINGS.items():
+        inputs, labels = timed_settings.client_data(setting, 3)
         assert inputs.shape == (setting.samples, *setting.shape)
         assert inputs.dtype == np.float32
         assert labels.shape == (setting.samples,)
         assert labels.dtype == np.int64
         assert set(labels) <= set(range(setting.classes))
-        np.testing.assert_array_equal(inputs, common.client_data(setting, 3)[0])
-        assert not np.array_equal(inputs, common.client_data(setting, 4)[0])
+        np.testing.assert_array_equal(inputs, timed_settings.client_data(setting, 3)[0])
+        assert not np.array_equal(inputs, timed_settings.client_data(setting, 4)[0])
         assert name.endswith(f"-{setting.n}")
-        assert setting.samples >= common.BATCH_SIZE
+        assert setting.samples >= timed_settings.BATCH_SIZE
         dense = sum((wide + 1) * narrow for wide, narrow in pairwise(setting.widths))
         parameters[name] = dense + (setting.cnn and 16 * 10 + 32 * (16 * 9 + 1))
     # The paper's models: 248, 109,386 and 268,362 parameters.
@@ -71,25 +71,25 @@ def test_settings_are_those_of_the_issue_and_data_are_fixed():
 
 
 def test_every_peer_has_a_script():
-    """Breaks if a name on the command line led nowhere."""
+    """Breaks if a name on the command line had no script."""
     for name in peers.PEERS:
         assert (BENCHMARKS / "peers" / f"{name.partition('-')[0]}_peer.py").is_file()
 
 
-def test_torch_pin_is_the_packages_own():
+def test_torch_pin_is_that_of_the_package():
     """Breaks if the torch peers ran on another torch than the package was tested with."""
     assert peers.torch_pin() in (BENCHMARKS.parent / "constraints.txt").read_text().splitlines()
 
 
-def test_reason_is_the_line_that_says_why():
+def test_reason_is_the_last_error():
     """Breaks if a failed installation were reported by its first line, or by a warning after the error."""
     assert peers.reason("looking\nERROR: no such version\n\nnotice: upgrade pip\n") == "ERROR: no such version"
     assert peers.reason("one\ntwo\n") == "two"
     assert peers.reason("") == "no reason given"
 
 
-def test_failed_installation_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
-    """Breaks if one peer without a network stopped the others, or left an environment that passes for complete."""
+def test_failed_installation_is_reported_and_other_peers_are_measured(tmp_path, monkeypatch, capsys):
+    """Breaks if a failed peer stopped the others, or left an environment that is considered complete."""
 
     def run_quietly(command: list[str]) -> str:
         if "pip" in command:
@@ -117,7 +117,7 @@ def test_failed_installation_is_reported_and_the_rest_goes_on(tmp_path, monkeypa
 
 
 def test_environment_with_cuda_is_not_complete(tmp_path, monkeypatch):
-    """Breaks if a peer that fetched gigabytes of CUDA were measured as the CPU's, or kept for the next time."""
+    """Breaks if a peer with CUDA libraries were measured as a CPU build, or its environment reused."""
     (tmp_path / "pfl").mkdir()
     monkeypatch.setattr(peers, "run_quietly", lambda command: "numpy==2.4\nnvidia-cublas==13.1\n")
     with pytest.raises(peers.NotInstalledError, match=r"nvidia-cublas==13\.1"):
@@ -125,12 +125,12 @@ def test_environment_with_cuda_is_not_complete(tmp_path, monkeypatch):
     assert not (tmp_path / "pfl" / "ready").exists()
     monkeypatch.setattr(peers, "run_quietly", lambda command: "numpy==2.4\n")
     assert peers.install("pfl", tmp_path) == tmp_path / "pfl" / "bin" / "python"
-    monkeypatch.setattr(peers, "run_quietly", lambda command: pytest.fail("a complete environment is made anew"))
+    monkeypatch.setattr(peers, "run_quietly", lambda command: pytest.fail("a complete environment is created again"))
     peers.install("pfl", tmp_path)
 
 
 def test_script_that_fails_is_a_record_with_its_reason(tmp_path, monkeypatch):
-    """Breaks if a peer that crashes ended the benchmark, or were left out of its table."""
+    """Breaks if a crash of a peer ended the benchmark, or left the peer out of the table."""
     (tmp_path / "broken_peer.py").write_text('print("half way")\nraise RuntimeError("it broke")\n')
     monkeypatch.setattr(peers, "SCRIPTS", tmp_path)
     record = peers.run_script("broken", Path(sys.executable), "linear-10", None, 1)
@@ -138,8 +138,8 @@ def test_script_that_fails_is_a_record_with_its_reason(tmp_path, monkeypatch):
     assert record["note"] == "failed: RuntimeError: it broke"
 
 
-def test_better_number_of_threads_counts(monkeypatch):
-    """Breaks if a peer were judged by a number of threads that does not suit it, or by the one that failed."""
+def test_faster_number_of_threads_counts(monkeypatch):
+    """Breaks if a peer were judged by its slower number of threads, or by one that failed."""
     times = {1: None, 2: 7.0}
     monkeypatch.setattr(peers, "run_script", lambda *a: {"threads": a[-1], "ms_per_iteration": times[a[-1]]})
     assert peers.measure("torch", Path(sys.executable), "linear-10", None)["threads"] == 2
@@ -148,8 +148,8 @@ def test_better_number_of_threads_counts(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [["--peers", "torhc"], ["--settings", "linear-11"]])
-def test_unknown_names_are_refused(tmp_path, options):
-    """Breaks if a misspelt peer were skipped without a word."""
+def test_unknown_names_are_rejected(tmp_path, options):
+    """Breaks if a misspelt peer were skipped silently."""
     command = [sys.executable, str(BENCHMARKS / "peers.py"), str(tmp_path), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
@@ -158,8 +158,8 @@ def test_unknown_names_are_refused(tmp_path, options):
 
 
 @pytest.mark.parametrize("name", ["depositum", "torch"])
-def test_what_needs_no_installation_runs(name, monkeypatch):
-    """Breaks if the package's own script, or that of plain torch, no longer ran or printed its one line."""
+def test_peers_without_installation_run(name, monkeypatch):
+    """Breaks if the scripts of this package or of plain torch no longer ran, or did not print their record."""
     monkeypatch.setenv("DEPOSITUM_PEER_COMPILE", "never")
     record = peers.run_script(name, Path(sys.executable), "linear-10", 20, 1)
     assert record["peer"] == name, record

@@ -1,6 +1,6 @@
-"""What every peer's script shares: the settings, their data, the clock, and the one line each script prints.
+"""Settings that all peers are timed on, their data, the clock, and the line that each script prints.
 
-Only the standard library and NumPy: this file is imported in every peer's environment.
+This module is imported in every peer's environment, so it uses the standard library and NumPy only.
 """
 
 import argparse
@@ -20,7 +20,7 @@ STEP_SIZE = 0.01
 
 @dataclass(frozen=True)
 class Setting:
-    """One problem: `n` clients of `samples` each, inputs of `shape`; `hidden` widths, and two convolutions if `cnn`."""
+    """`n` clients with `samples` inputs of `shape` each; a model with layers `hidden`, and two convolutions if `cnn`."""
 
     name: str
     n: int
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the fully connected layers, from the inputs (or the 32 channels of 8×8 the convolutions leave)."""
+        """Widths of the fully connected layers, from the inputs (or the 32 channels of 8×8 after the convolutions) on."""
         inputs = 32 * 8 * 8 if self.cnn else int(np.prod(self.shape))
         return (inputs, *self.hidden, self.classes)
 
@@ -49,17 +49,17 @@ SETTINGS = {
 
 
 def client_data(setting: Setting, client: int) -> tuple[np.ndarray, np.ndarray]:
-    """One client's inputs `[samples, *shape]` (float32) and labels `[samples]` (int64), the same for every peer."""
+    """Return a client's inputs `[samples, *shape]` (float32) and labels `[samples]` (int64), the same for all peers."""
     random = np.random.default_rng([0, client])
     inputs = random.standard_normal((setting.samples, *setting.shape), dtype=np.float32)
     return inputs, random.integers(setting.classes, size=setting.samples)
 
 
 class Clock:
-    """Times rounds: `tick` at the end of each, until `done`.
+    """Times rounds: call `tick` at the end of each, until `done`.
 
-    The first rounds are the warm-up (compilation, caches) and are not counted. Without `steps` it goes on for a few
-    seconds, and for a few rounds at least; with it, until that many iterations are timed.
+    The first rounds are a warm-up (compilation, caches) and are not counted. With `steps`, that many iterations are
+    timed; without, at least `SECONDS` and `LEAST_ROUNDS` rounds.
     """
 
     WARM_UP_ROUNDS, SECONDS, LEAST_ROUNDS = 2, 4.0, 3
@@ -70,14 +70,13 @@ class Clock:
         self.ticks: list[float] = []
 
     def tick(self) -> None:
-        """A round has ended."""
+        """Record the end of a round."""
         self.ticks.append(self.now())
 
     @property
     def rounds(self) -> list[float]:
         """Seconds of each round after the warm-up."""
-        kept = self.ticks[self.WARM_UP_ROUNDS - 1 :]
-        return [after - before for before, after in pairwise(kept)]
+        return [after - before for before, after in pairwise(self.ticks[self.WARM_UP_ROUNDS - 1 :])]
 
     @property
     def done(self) -> bool:
@@ -88,15 +87,15 @@ class Clock:
 
     @property
     def milliseconds(self) -> float:
-        """The median round's time, per iteration."""
+        """Median time of a round, per iteration."""
         return 1000 * median(self.rounds) / self.steps_per_round
 
 
 def main(peer: str, measure: Callable[[Setting, Clock, int], str]) -> None:
-    """A script's body: time the setting named on the command line, and print one JSON line.
+    """Time the setting given on the command line and print the result as one line of JSON.
 
-    `measure(setting, clock, threads)` runs rounds of PERIOD iterations and ticks the clock after each until it is done;
-    it returns a note.
+    `measure(setting, clock, threads)` runs rounds of PERIOD iterations, ticks the clock after each until it is done,
+    and returns a note for the table.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("setting", choices=SETTINGS)
