@@ -1,4 +1,4 @@
-"""Checks and verdicts on made-up results: each check on data on which it holds, and on which not."""
+"""Checks and verdicts on synthetic results: each check on data where it holds, and where it does not."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,8 +9,8 @@ from depositum.errors import ConfigError
 from depositum.experiments.checks import CHECKS
 from depositum.experiments.claims import judge
 from depositum.experiments.definition import Claim
-from depositum.experiments.results import NotRunError, Outcome, Results
-from tests.support.made_results import along, outcome
+from depositum.experiments.results import CellResult, NotRunError, Results
+from tests.support.synthetic_results import along, cell_result
 
 
 def holds(results: Results, check: Any) -> bool:
@@ -38,9 +38,9 @@ def test_ordered(values: list[tuple[float, float]], extra: dict[str, Any], expec
         holds(results, {"ordered": {"measure": "train_loss", "axis": "axis", "direction": "increasing", **extra}})
         is expected
     )
-    turned = along(*[(-a, -b) for a, b in values])
+    negated = along(*[(-a, -b) for a, b in values])
     assert (
-        holds(turned, {"ordered": {"measure": "train_loss", "axis": "axis", "direction": "decreasing", **extra}})
+        holds(negated, {"ordered": {"measure": "train_loss", "axis": "axis", "direction": "decreasing", **extra}})
         is expected
     )
 
@@ -51,7 +51,7 @@ def test_ordered(values: list[tuple[float, float]], extra: dict[str, Any], expec
         ([(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)], False),
         ([(5, 5), (4, 4), (3, 3), (2, 2), (1, 1)], False),
         ([(2, 2), (1, 1), (3, 3), (4, 4), (5, 5)], True),  # one pair out of order: τ = 0.8
-        ([(0, 2), (0.1, 2.1), (0.2, 2.2), (0.3, 2.3), (0.4, 2.4)], True),  # monotone, but lost in the noise
+        ([(0, 2), (0.1, 2.1), (0.2, 2.2), (0.3, 2.3), (0.4, 2.4)], True),  # monotone, but within the noise
     ],
 )
 def test_not_ordered(values: list[tuple[float, float]], expected: bool) -> None:
@@ -59,12 +59,12 @@ def test_not_ordered(values: list[tuple[float, float]], expected: bool) -> None:
 
 
 def test_one_seed_has_no_deviation() -> None:
-    """With a deviation of 0, whatever is above the other would be "well separated"."""
+    """With a deviation of 0, any difference would count as clearly separated."""
     results = along((1.0, 1.0), (2.0, 2.0))
     alone = []
-    for own in results:
-        assert own.history is not None
-        alone.append(replace(own, history=own.history[own.history["seed"] == 0]))
+    for cell in results:
+        assert cell.history is not None
+        alone.append(replace(cell, history=cell.history[cell.history["seed"] == 0]))
     check = {"measure": "train_loss", "axis": "axis", "direction": "increasing"}
     assert holds(Results(alone, results.order), {"ordered": check})
     with pytest.raises(NotRunError, match="needs two seeds"):
@@ -86,18 +86,18 @@ def test_lower_and_higher() -> None:
 
 
 def test_a_share_of_pairs() -> None:
-    """Pairs are those that differ in what is asked alone; a part of them may be enough, and some may be missing."""
+    """Pairs differ only in the given labels; a share of them may be enough, and some may be missing."""
     cells = [
-        outcome({"train_loss": (1, 1)}, method="x", graph="1"),
-        outcome({"train_loss": (2, 2)}, method="y", graph="1"),
-        outcome({"train_loss": (3, 3)}, method="x", graph="2"),
-        outcome({"train_loss": (2, 2)}, method="y", graph="2"),
+        cell_result({"train_loss": (1, 1)}, method="x", graph="1"),
+        cell_result({"train_loss": (2, 2)}, method="y", graph="1"),
+        cell_result({"train_loss": (3, 3)}, method="x", graph="2"),
+        cell_result({"train_loss": (2, 2)}, method="y", graph="2"),
     ]
     order = {"method": ["x", "y"], "graph": ["1", "2"]}
     check = {"measure": "train_loss", "cell": {"method": "x"}, "than": {"method": "y"}}
     assert not holds(Results(cells, order), {"lower": check})
     assert holds(Results(cells, order), {"lower": {**check, "share": 0.5}})
-    some = Results([*cells[:2], outcome({}, missing=True, method="x", graph="2"), cells[3]], order)
+    some = Results([*cells[:2], cell_result({}, missing=True, method="x", graph="2"), cells[3]], order)
     with pytest.raises(NotRunError):
         holds(some, {"lower": check})
     assert holds(some, {"lower": {**check, "partial": True}})
@@ -105,8 +105,8 @@ def test_a_share_of_pairs() -> None:
         holds(some.where({"graph": "2"}), {"lower": {**check, "partial": True}})
 
 
-def curve(values: list[float], **labels: str) -> Outcome:
-    return outcome({"test_loss": [(v, v) for v in values]}, **labels)
+def curve(values: list[float], **labels: str) -> CellResult:
+    return cell_result({"test_loss": [(v, v) for v in values]}, **labels)
 
 
 def test_below_throughout() -> None:
@@ -124,11 +124,11 @@ def test_ratio() -> None:
     results = along((100, 100), (200, 200), measure="bytes_sent")
     assert holds(results, {"ratio": check})
     assert not holds(results, {"ratio": {**check, "value": 0.51}})
-    assert not holds(along((1, 1), (0, 0), measure="bytes_sent"), {"ratio": check})  # of nothing there is no multiple
+    assert not holds(along((1, 1), (0, 0), measure="bytes_sent"), {"ratio": check})  # there is no ratio to 0
 
 
 def test_number() -> None:
-    """The drop is taken seed by seed: 94, 96 less 92, 95 is 2, 1."""
+    """The difference is taken per seed: 94, 96 minus 92, 95 is 2, 1."""
     results = along((0.94, 0.96), (0.92, 0.95), measure="test_accuracy")
     check = {
         "measure": "test_accuracy",
@@ -142,14 +142,14 @@ def test_number() -> None:
     assert finding.numbers.startswith("1.500 ± 0.707")
     assert not holds(results, {"number": {**check, "value": 1.6}})
     assert holds(results, {"number": {"measure": "test_accuracy", "cell": {"axis": "a"}, "value": 95, "within": 1e-9}})
-    one, other = results.outcomes
-    assert other.kept is not None
-    others = replace(other, kept=replace(other.kept, seeds=[0, 2]))
-    with pytest.raises(NotRunError, match="have other seeds"):  # as many, but not the same
+    one, other = results.cells
+    assert other.cached is not None
+    others = replace(other, cached=replace(other.cached, seeds=[0, 2]))
+    with pytest.raises(NotRunError, match="have different seeds"):  # as many, but not the same
         holds(Results([one, others], results.order), {"number": check})
-    nothing = Results([outcome({}, axis=axis, missing=True) for axis in "ab"], {"axis": ["a", "b"]})
+    not_run = Results([cell_result({}, axis=axis, missing=True) for axis in "ab"], {"axis": ["a", "b"]})
     with pytest.raises(ConfigError, match="must be one cell"):  # before anything is run
-        holds(nothing, {"number": {**check, "less_than": {"axis": "c"}}})
+        holds(not_run, {"number": {**check, "less_than": {"axis": "c"}}})
 
 
 def test_bounded() -> None:
@@ -174,16 +174,16 @@ def test_similar_and_closer() -> None:
 
 
 def test_highest() -> None:
-    def row(name: str, x: float, y: float, missing: bool = False) -> list[Outcome]:
+    def row(name: str, x: float, y: float, missing: bool = False) -> list[CellResult]:
         return [
-            outcome({"test_accuracy": (x, x)}, method="x", data=name),
-            outcome({"test_accuracy": (y, y)}, method="y", data=name, missing=missing),
+            cell_result({"test_accuracy": (x, x)}, method="x", data=name),
+            cell_result({"test_accuracy": (y, y)}, method="y", data=name, missing=missing),
         ]
 
     order = {"method": ["x", "y"], "data": ["1", "2", "3"]}
     check = {"highest": {"measure": "test_accuracy", "axis": "method", "winners": ["x"], "share": 0.5}}
     assert holds(Results([*row("1", 0.9, 0.8), *row("2", 0.9, 0.8), *row("3", 0.1, 0.2)], order), check)
-    assert not holds(Results([*row("1", 0.9, 0.8), *row("2", 0.1, 0.2)], order), check)  # half is not most
+    assert not holds(Results([*row("1", 0.9, 0.8), *row("2", 0.1, 0.2)], order), check)  # half is not more than half
     assert holds(Results([*row("1", 0.9, 0.8), *row("2", 0.1, 0.2, missing=True)], order), check)
     with pytest.raises(NotRunError):
         holds(Results(row("1", 0.9, 0.8, missing=True), order), check)
@@ -198,29 +198,29 @@ def claim(**arguments: Any) -> Claim:
 
 
 def test_verdicts() -> None:
-    """Each part of a claim must hold; a cell that diverged, or was not run, is said and not judged."""
+    """Each part of a claim must hold; a cell that diverged, or was not run, is reported and not judged."""
     good, bad = (1.0, 1.0), (3.0, 3.0)
     order = {"axis": ["a", "b"], "momentum": ["p", "n"]}
     cells = [
-        outcome({"train_loss": good}, axis="a", momentum="p"),
-        outcome({"train_loss": bad}, axis="b", momentum="p"),
-        outcome({"train_loss": bad}, axis="a", momentum="n"),
-        outcome({"train_loss": good}, axis="b", momentum="n"),
+        cell_result({"train_loss": good}, axis="a", momentum="p"),
+        cell_result({"train_loss": bad}, axis="b", momentum="p"),
+        cell_result({"train_loss": bad}, axis="a", momentum="n"),
+        cell_result({"train_loss": good}, axis="b", momentum="n"),
     ]
     results = Results(cells, order)
     judged = judge(claim(each=["momentum"]), results)
     assert judged.verdict == "does not hold"
     assert [line.split(":")[0] for line in judged.numbers] == ["p", "n"]
     assert judge(claim(where={"momentum": "p"}), results).verdict == "holds"
-    diverged = outcome({"train_loss": bad}, axis="b", momentum="p", diverged=True)
+    diverged = cell_result({"train_loss": bad}, axis="b", momentum="p", diverged=True)
     assert judge(claim(where={"momentum": "p"}), Results([cells[0], diverged], order)).verdict == "diverged"
     part = judge(claim(each=["momentum"]), Results([cells[0], diverged, *cells[2:]], order))
-    assert part.verdict == "does not hold"  # for the other momentum, whatever came of this one
-    missing = outcome({}, axis="b", momentum="p", missing=True)
+    assert part.verdict == "does not hold"  # for the other momentum, whatever this one gave
+    missing = cell_result({}, axis="b", momentum="p", missing=True)
     assert judge(claim(where={"momentum": "p"}), Results([cells[0], missing], order)).verdict == "not run"
 
 
-def test_an_axis_must_be_all_that_differs() -> None:
-    cells = [outcome({"train_loss": (1, 1)}, axis="a", momentum=m) for m in ("p", "n")]
-    with pytest.raises(ConfigError, match="differ in another one too"):
+def test_cells_along_an_axis_must_not_differ_in_another() -> None:
+    cells = [cell_result({"train_loss": (1, 1)}, axis="a", momentum=m) for m in ("p", "n")]
+    with pytest.raises(ConfigError, match="differ in another axis too"):
         judge(claim(), Results(cells, {"axis": ["a"], "momentum": ["p", "n"]}))

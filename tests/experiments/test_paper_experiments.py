@@ -1,4 +1,4 @@
-"""The paper's experiments as data: every one runs in quick mode, and what they say of the paper is what it says."""
+"""The paper's experiments as data: every one runs in quick mode, and their numbers are the paper's."""
 
 import csv
 import itertools
@@ -13,9 +13,9 @@ import pytest
 from depositum import experiments
 from depositum.cli import reproduce
 from depositum.errors import DataError, RunError
-from depositum.experiments import Options
-from depositum.experiments.entries import Printed
-from depositum.experiments.sweep import cells
+from depositum.experiments import SweepOptions
+from depositum.experiments.sweep import make_cells
+from depositum.experiments.tables import PaperNumber
 from tests.support.small_experiments import small, write_experiment
 from tests.support.small_runs import cli
 
@@ -27,21 +27,21 @@ CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": 
 
 def tables(name: str) -> dict[str, dict[str, Any]]:
     """The complete tables of an experiment's cells, by their labels."""
-    return {cell.name: cell.table for cell in cells(experiments.load(name), Options())}
+    return {cell.name: cell.table for cell in make_cells(experiments.load_experiment(name), SweepOptions())}
 
 
-# What is in the files
+# Contents of the files
 
 
-def test_the_papers_experiments_are_there() -> None:
+def test_all_experiments_of_the_paper_exist() -> None:
     assert set(CELLS) <= set(IDS)
 
 
 @pytest.mark.parametrize("name", list(CELLS))
 def test_sweeps_have_the_papers_size(name: str) -> None:
-    """A value added, lost or omitted by mistake changes the count."""
-    experiment = experiments.load(name)
-    made = cells(experiment, Options())
+    """A value that is added, lost or omitted by mistake changes the count."""
+    experiment = experiments.load_experiment(name)
+    made = make_cells(experiment, SweepOptions())
     points = sum(
         math.prod(map(len, tune.grid.values()))
         * len({tuple(cell.labels[axis] for axis in tune.per) for cell in made if _in(cell.labels, tune.where)})
@@ -56,9 +56,9 @@ def _in(labels: dict[str, str], where: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_every_experiment_says_what_it_is(name: str) -> None:
-    """Claims, unstated settings and a figure or table: what a reader compares."""
-    experiment = experiments.load(name)
+def test_every_experiment_is_documented(name: str) -> None:
+    """It has claims, unstated settings, and a figure or table."""
+    experiment = experiments.load_experiment(name)
     assert experiment.claim
     assert experiment.unstated
     assert experiment.figure or experiment.table
@@ -68,7 +68,7 @@ def test_every_experiment_says_what_it_is(name: str) -> None:
 def test_grids_are_wide_and_fine_enough() -> None:
     """At least five values of the main stepsize, in steps of a factor of 2 to 3.4."""
     for name in ("topology", "accuracy"):
-        for tune in experiments.load(name).tune:
+        for tune in experiments.load_experiment(name).tune:
             main = next(iter(tune.grid.values()))
             assert len(main) >= 5
             assert all(2 - 1e-9 <= b / a <= 3.4 for a, b in itertools.pairwise(main)), main
@@ -92,17 +92,17 @@ def test_settings_of_the_client_count(n: int) -> None:
 
 
 def test_the_accuracy_table_is_the_papers() -> None:
-    """21 rows of five methods; sums of its columns, added up from the paper's own text by another program."""
-    first, second = experiments.load("accuracy").table
+    """21 rows of five methods; the sums of its columns were computed independently from the paper's text."""
+    first, second = experiments.load_experiment("accuracy").table
     assert len(first.paper) == 21
     assert {len(row) for row in first.paper} == {3 + 5}
-    printed = [[Printed.read(text, "paper") for text in row[3:]] for row in first.paper]
+    printed = [[PaperNumber.parse(text, "paper") for text in row[3:]] for row in first.paper]
     assert [round(sum(row[k].mean for row in printed), 2) for k in range(5)] == SUMS_OF_MEANS
     assert [round(sum(row[k].std or 0 for row in printed), 2) for k in range(5)] == SUMS_OF_DEVIATIONS
     rows = {tuple(row[:3]): row[3:] for row in first.paper}
     assert rows["MNIST", "MLP", "IID"] == ["94.20±0.13", "94.24±0.15", "84.65±0.45", "91.13±0.15", "89.49±0.11"]
     assert rows["CIFAR-10", "ResNet-18", "Dir(0.5)"][3] == "59.26±0.52"
-    # The second table shows the first's numbers beside both weightings.
+    # The second table shows the first's numbers next to both weightings.
     assert len(second.paper) == 14
     for row in second.paper:
         assert row[3:5] == row[5:7] == rows[tuple(row[:3])][:2]
@@ -112,21 +112,21 @@ SUMS_OF_MEANS = [1689.16, 1683.98, 1464.88, 1630.4, 1568.68]
 SUMS_OF_DEVIATIONS = [13.53, 9.92, 11.98, 8.52, 12.29]
 
 
-def test_printed_numbers_of_the_text() -> None:
-    """What the paper prints in its text stands in the tables and in the claims alike."""
+def test_numbers_in_the_papers_text() -> None:
+    """Numbers that the paper prints in its text are in the tables and in the claims."""
     for name, numbers in (
         ("period", [0.233, 0.403]),
         ("sparsity", [27.242, 0.763, 65.387, 2.060, 26.041, 0.867, 63.612, 2.797]),
     ):
-        experiment = experiments.load(name)
+        experiment = experiments.load_experiment(name)
         lines = [float(line.paper) for table in experiment.table for line in table.line if line.paper]
         checks = [claim.check["number"]["value"] for claim in experiment.claim if "number" in claim.check]
         assert lines == checks == numbers
 
 
 def test_weightings_and_server_methods() -> None:
-    """Objectives by sample share everywhere, uniform ones beside them for DEPOSITUM's Dirichlet rows only."""
-    made = cells(experiments.load("accuracy"), Options())
+    """Objectives weighted by samples everywhere; uniform ones additionally, for DEPOSITUM's Dirichlet rows only."""
+    made = make_cells(experiments.load_experiment("accuracy"), SweepOptions())
     uniform = [cell for cell in made if cell.table["problem"]["weighting"] == "uniform"]
     assert len(uniform) == 28
     assert all("Dir" in cell.labels["partition"] and "DEPOSITUM" in cell.labels["method"] for cell in uniform)
@@ -137,18 +137,20 @@ def test_weightings_and_server_methods() -> None:
         assert ("network" in cell.table) is not server
 
 
-# Every one, from the command line to the files
+# Every experiment, from the command line to the files
 
 
-@pytest.mark.parametrize("name", [name for name in IDS if name != "llm"])  # which needs a model (test_experiments_llm)
-def test_quick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if an experiment's sweep, tuning, figure, tables or claims do not go through; needs no data files."""
+@pytest.mark.parametrize(
+    "name", [name for name in IDS if name != "llm"]
+)  # needs a model (test_language_model_experiment.py)
+def test_quick_runs_are_complete(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep, tuning, figure, tables and claims of every experiment run, without data files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path / "none"))
-    said = cli("reproduce", name, "--quick")
-    assert said.code == 0, said.err
+    result = cli("reproduce", name, "--quick")
+    assert result.code == 0, result.err
     out = Path("results/quick") / name
-    experiment = experiments.load(name)
+    experiment = experiments.load_experiment(name)
     files = {path.name for path in out.iterdir()}
     assert {"runs.csv", "claims.md", "summary.json"} <= files
     assert ({"figure.pdf", "figure.png"} <= files) is (experiment.figure is not None)
@@ -162,11 +164,11 @@ def test_quick(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     summary = json.loads((out / "summary.json").read_text())
     assert summary["cells"]
     assert sum(summary["claims"].values()) == len(experiment.claim)
-    kept = {path.suffix for path in Path("runs/reproduce").rglob("*") if path.is_file()}
-    assert kept <= {".json", ".toml", ".csv"}  # no checkpoints, no models
+    suffixes = {path.suffix for path in Path("runs/reproduce").rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".toml", ".csv"}  # no checkpoints, no models
 
 
-def test_quick_never_touches_real_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_runs_do_not_touch_full_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path / "mine.toml", small(quick={"set": {"run.steps": 4}}))
     assert cli("reproduce", "mine.toml", "--quick").code == 0
@@ -174,8 +176,8 @@ def test_quick_never_touches_real_results(tmp_path: Path, monkeypatch: pytest.Mo
     assert "quick run" in Path("results/quick/mine/claims.md").read_text()
 
 
-def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The documented file is accepted and run as it stands; the page shows it, and is the same when made again."""
+def test_a_user_defined_experiment_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented example runs as it is; the page shows it, and is the same when generated again."""
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     own = next(block for block in text.split("```toml\n") if block.startswith('title = "Stepsize')).split("```")[0]
@@ -183,14 +185,14 @@ def test_one_of_your_own_and_the_page(tmp_path: Path, monkeypatch: pytest.Monkey
     table["base"]["run"]["steps"] = 4
     table["time_by"] = "graf"
     write_experiment(tmp_path / "graphs.toml", table)
-    said = cli("reproduce", "graphs.toml")
-    assert said.err.strip().endswith(
-        "graphs: time_by: 'graf' is no axis; it can be 'alpha' or 'graph'; did you mean 'graph'?"
+    result = cli("reproduce", "graphs.toml")
+    assert result.err.strip().endswith(
+        "graphs: time_by: 'graf' is not an axis; it can be 'alpha' or 'graph'; did you mean 'graph'?"
     )
     table["time_by"] = "graph"
     write_experiment(tmp_path / "graphs.toml", table)
-    said = cli("reproduce", "graphs.toml", "--page", "--device", "cpu")
-    assert said.code == 0, said.err
+    result = cli("reproduce", "graphs.toml", "--page", "--device", "cpu")
+    assert result.code == 0, result.err
     page = Path("docs/reproduction.md").read_text()
     assert "## Stepsize and graph (`graphs`)" in page
     assert "](../results/graphs/figure.png)" in page
@@ -211,10 +213,10 @@ def test_the_page_without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "There are no results yet" in Path("docs/reproduction.md").read_text()
 
 
-def test_of_all_what_cannot_be_run_is_left_out(
+def test_all_skips_experiments_that_cannot_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A base that is not here must not keep the experiments after it from being run, nor be passed over in silence."""
+    """A missing base model must not prevent the experiments after it, and must be reported."""
     ran = []
 
     def pretend(plan: experiments.Plan, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Statistics, tables and figures on made-up results."""
+"""Statistics, tables and figures of synthetic results."""
 
 import math
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from depositum.experiments import figures, tables
-from depositum.experiments.definition import Tabulated
-from depositum.experiments.entries import Entry, Printed
-from depositum.experiments.results import STATISTICS, HasDivergedError, NotRunError, Outcome, Results, Series
-from tests.support.made_results import outcome
+from depositum.experiments.definition import TableSpec
+from depositum.experiments.results import STATISTICS, CellResult, HasDivergedError, NotRunError, Results, Series
+from depositum.experiments.tables import PaperNumber, TableCell
 from tests.support.small_experiments import read_experiment, small
+from tests.support.synthetic_results import cell_result
 
 # Statistics
 
@@ -27,20 +27,20 @@ def test_statistics() -> None:
     y = [8.0, 4.0, 2.0, 1.0, 0.5]
     assert statistic("final", y) == 0.5
     assert statistic({"at": 0.25}, y) == 4.0
-    assert statistic({"at": 0.125}, y) == 6.0  # half way between two evaluations
+    assert statistic({"at": 0.125}, y) == 6.0  # halfway between two evaluations
     assert statistic({"phases": 1.5}, y) == 3.0
     assert statistic({"phases": 1}, [5.0, 4.0, 3.0, 2.0], phases=[0, 1, 1, 2]) == 3.0  # the last of a phase
     assert statistic("mean", y) == pytest.approx(3.1)
     assert statistic({"mean": {"start": 0.5, "end": 1.0}}, y) == pytest.approx(3.5 / 3)
     assert statistic({"max": {"start": 0.5}}, y) == 2.0
-    assert statistic("roughness", y) == pytest.approx(0.0, abs=1e-12)  # falls evenly
+    assert statistic("roughness", y) == pytest.approx(0.0, abs=1e-12)  # falls at a constant rate
     assert statistic("roughness", [1.0, 10.0, 1.0, 10.0]) == pytest.approx(np.std([1, -1, 1], ddof=1))
     trace = [1e-12, 3.0, 1e-13, 5.0]  # t = 1, 10, 11, 20: after and before exchanges of period 10
     assert statistic("after-exchange", trace, t=[1.0, 10.0, 11.0, 20.0]) == 1e-12
     assert statistic("before-exchange", trace, t=[1.0, 10.0, 11.0, 20.0]) == 4.0
     with pytest.raises(NotRunError, match="nothing was evaluated between 1% and 2%"):
         statistic({"mean": {"start": 0.01, "end": 0.02}}, y)
-    with pytest.raises(NotRunError, match="has 4 communication phases, and not 5"):  # the last value is no answer
+    with pytest.raises(NotRunError, match="has 4 communication phases, not 5"):  # the last value is not extrapolated
         statistic({"phases": 5}, y)
     with pytest.raises(NotRunError, match="nothing was evaluated right after an exchange"):
         statistic("after-exchange", [1.0, 2.0], t=[5.0, 10.0])
@@ -48,113 +48,115 @@ def test_statistics() -> None:
         statistic("before-exchange", [1.0, 2.0], t=[1.0, 5.0])
 
 
-def test_measures() -> None:
-    """Shares are in percent; /n divides by the clients (four here)."""
-    cell = outcome({"test_accuracy": (0.5, 0.25), "stationarity_mean": (8.0, 4.0)}, axis="a")
+def test_units_of_measures() -> None:
+    """Shares are in percent; /n divides by the number of clients (4)."""
+    cell = cell_result({"test_accuracy": (0.5, 0.25), "stationarity_mean": (8.0, 4.0)}, axis="a")
     assert cell.values("test_accuracy").tolist() == [50.0, 25.0]
     assert cell.values("stationarity_mean/n").tolist() == [2.0, 1.0]
     with pytest.raises(HasDivergedError):
-        outcome({"train_loss": (1, 1)}, axis="a", diverged=True).values("train_loss")
+        cell_result({"train_loss": (1, 1)}, axis="a", diverged=True).values("train_loss")
 
 
 # Tables
 
 
-def test_the_arithmetic_of_a_table() -> None:
+def test_numbers_of_a_table_cell() -> None:
     """Ours 94.1, 94.3 against 94.50 ± 0.30: mean 94.2, deviation 0.1414, 0.3 below, combined 0.3317: −0.9σ."""
-    entry = Entry(np.array([94.1, 94.3]), paper=Printed.read("94.50±0.30", "paper"))
-    assert entry.ours() == "94.20 ± 0.14"
-    assert entry.deviations == pytest.approx(-0.3 / math.sqrt(0.02 + 0.09))
-    assert entry.apart() == "-0.9σ"
-    assert Entry(np.array([94.1, 94.3]), paper=Printed.read("94.5", "paper")).deviations == pytest.approx(
+    cell = TableCell(np.array([94.1, 94.3]), paper=PaperNumber.parse("94.50±0.30", "paper"))
+    assert cell.ours() == "94.20 ± 0.14"
+    assert cell.deviations == pytest.approx(-0.3 / math.sqrt(0.02 + 0.09))
+    assert cell.difference() == "-0.9σ"
+    assert TableCell(np.array([94.1, 94.3]), paper=PaperNumber.parse("94.5", "paper")).deviations == pytest.approx(
         -0.3 / 0.02**0.5
     )
-    assert Entry(np.array([94.1]), paper=Printed.read("94.5", "paper")).deviations is None  # no deviation at all
-    assert Entry(np.array([2.1194, 2.1232])).ours() == "2.1213 ± 0.0027"  # two digits of the deviation
-    assert Entry(np.array([8.1e-5, 9.9e-5])).ours() == "9.00e-05 ± 1.3e-05"
-    assert Entry(np.array([3.0, 3.0])).ours() == "3 ± 0"
-    assert Entry(np.array([120.0, 180.0])).ours() == "150 ± 42"
-    assert Entry(None, "diverged (1 of 5)").ours() == "diverged (1 of 5)"
-    assert str(Printed.read("2.060", "paper")) == "2.060"  # as printed
+    assert (
+        TableCell(np.array([94.1]), paper=PaperNumber.parse("94.5", "paper")).deviations is None
+    )  # no deviation is known
+    assert TableCell(np.array([2.1194, 2.1232])).ours() == "2.1213 ± 0.0027"  # two digits of the deviation
+    assert TableCell(np.array([8.1e-5, 9.9e-5])).ours() == "9.00e-05 ± 1.3e-05"
+    assert TableCell(np.array([3.0, 3.0])).ours() == "3 ± 0"
+    assert TableCell(np.array([120.0, 180.0])).ours() == "150 ± 42"
+    assert TableCell(None, "diverged (1 of 5)").ours() == "diverged (1 of 5)"
+    assert str(PaperNumber.parse("2.060", "paper")) == "2.060"  # as printed
 
 
-def made(cells: list[Outcome], **changes: Any) -> tables.Made:
-    return made_all(cells, **changes)[0]
+def fill(cells: list[CellResult], **changes: Any) -> tables.FilledTable:
+    return fill_all(cells, **changes)[0]
 
 
-def made_all(cells: list[Outcome], **changes: Any) -> list[tables.Made]:
+def fill_all(cells: list[CellResult], **changes: Any) -> list[tables.FilledTable]:
     experiment = read_experiment(small())
-    spec = Tabulated.model_validate({**small()["table"][0], **changes})
+    spec = TableSpec.model_validate({**small()["table"][0], **changes})
     order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]}
-    return tables.make_all(spec, experiment, Results(cells, order))
+    return tables.make_tables(spec, experiment, Results(cells, order))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_is_shown_as_such(value: float) -> None:
-    """A perplexity that overflowed, or a gap to 0: the table is made all the same."""
-    assert Entry(np.array([value])).ours() == str(value)
+def test_non_finite_values_are_shown(value: float) -> None:
+    """An overflowed perplexity, or a gap to 0, does not prevent the table."""
+    assert TableCell(np.array([value])).ours() == str(value)
 
 
 def test_a_table_of_rows_and_columns() -> None:
-    """Paper's and ours in one place, the best in bold, what diverged or was not run said, and the seeds counted."""
+    """Ours and the paper's in one cell, the best in bold, diverged or missing cells reported, and seeds counted."""
     cells = [
-        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
-        outcome({"train_loss": (0.8, 1.0)}, period="T0 = 1", alpha="large"),
-        outcome({"train_loss": (9, 3)}, period="T0 = 2", alpha="small", diverged=True),
-        outcome({}, period="T0 = 2", alpha="large", missing=True),
+        cell_result({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
+        cell_result({"train_loss": (0.8, 1.0)}, period="T0 = 1", alpha="large"),
+        cell_result({"train_loss": (9, 3)}, period="T0 = 2", alpha="small", diverged=True),
+        cell_result({}, period="T0 = 2", alpha="large", missing=True),
     ]
-    lines = tables.markdown(made(cells, bold="lowest")).splitlines()
+    lines = tables.as_markdown(fill(cells, bold="lowest")).splitlines()
     # (1.1 − 1.0) / √(0.1414² + 0.1²) = 0.58
     assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10; +0.6σ) | **0.90 ± 0.14** (0.90 ± 0.10; +0.0σ) | 2 |" in lines
     assert "| T0 = 2 | diverged (1 of 2), else 3 | not run | 2 |" in lines
-    text = tables.tex(made(cells, bold="lowest"))
+    text = tables.as_latex(fill(cells, bold="lowest"))
     assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
     assert text.count("\\\\") == 3
 
 
 def test_gaps_between_rows() -> None:
-    """Seed by seed, in percent: 1.1/1.0 and 1.2/1.2 are 10 % and 0 %; of the paper's means 0.9/1.0; no σ anywhere."""
+    """Per seed, in percent: 1.1/1.0 and 1.2/1.2 are 10 % and 0 %; for the paper's means 0.9/1.0; no σ anywhere."""
     cells = [
-        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
-        outcome({"train_loss": (1.1, 1.2)}, period="T0 = 2", alpha="small"),
-        outcome({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="large"),
-        outcome({"train_loss": (9, 9)}, period="T0 = 2", alpha="large", diverged=True),
+        cell_result({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="small"),
+        cell_result({"train_loss": (1.1, 1.2)}, period="T0 = 2", alpha="small"),
+        cell_result({"train_loss": (1.0, 1.2)}, period="T0 = 1", alpha="large"),
+        cell_result({"train_loss": (9, 9)}, period="T0 = 2", alpha="large", diverged=True),
     ]
     paper = [["T0 = 1", "1.00±0.10", ""], ["T0 = 2", "0.90±0.10", "0.8"]]
-    plain, gaps = made_all(cells, paper=paper, gaps_to={"period": "T0 = 1"})
-    assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10) | 1.10 ± 0.14 | 2 |" in tables.markdown(plain).splitlines()
-    text = tables.markdown(gaps)
+    plain, gaps = fill_all(cells, paper=paper, gaps_to={"period": "T0 = 1"})
+    assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10) | 1.10 ± 0.14 | 2 |" in tables.as_markdown(plain).splitlines()
+    text = tables.as_markdown(gaps)
     assert "gaps to T0 = 1 (%)**" in text
-    assert "σ" not in text + tables.markdown(plain)
+    assert "σ" not in text + tables.as_markdown(plain)
     assert [line for line in text.splitlines() if line.startswith("| T0")] == [
         "| T0 = 2 | 5.00 ± 7.07 (-10.00) | diverged (1 of 2) | 2 |"
     ]
-    # What they are gaps to may not have come out, or have been run with fewer seeds, the first of more.
-    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(None, "not run")).ours() == "not run"
-    assert Entry(np.array([2.0, 3.0])).gap_to(Entry(np.array([1.6]))).ours() == "25"
-    assert len(made_all(cells[1:2], gaps_to={"period": "T0 = 1"})) == 1
+    # The reference row may not have been run, or with fewer seeds (the first of more).
+    assert TableCell(np.array([2.0, 3.0])).gap_to(TableCell(None, "not run")).ours() == "not run"
+    assert TableCell(np.array([2.0, 3.0])).gap_to(TableCell(np.array([1.6]))).ours() == "25"
+    assert len(fill_all(cells[1:2], gaps_to={"period": "T0 = 1"})) == 1
 
 
-def test_a_column_is_asked_for_by_its_whole_label() -> None:
-    """A label that is part of another one is another one."""
+def test_columns_are_selected_by_their_complete_label() -> None:
+    """A label that is contained in another one does not select it."""
     table = small(table=[], claim=[])
     table["sweep"][1]["values"][0]["label"] = "large as can be"
-    spec = Tabulated(
+    spec = TableSpec(
         title="t", rows=["period"], columns=["alpha"], measure="train_loss", where={"alpha": "large as can be"}
     )
-    cells = [outcome({"train_loss": (1, 2)}, period="T0 = 1", alpha="large as can be")]
+    cells = [cell_result({"train_loss": (1, 2)}, period="T0 = 1", alpha="large as can be")]
     order = {"period": ["T0 = 1", "T0 = 2"], "alpha": ["large as can be", "large"]}
-    assert tables.make(spec, read_experiment(table), Results(cells, order)).columns == ["large as can be"]
+    assert tables.fill_table(spec, read_experiment(table), Results(cells, order)).columns == ["large as can be"]
 
 
 def test_a_table_of_lines() -> None:
     cells = [
-        outcome({"test_accuracy": (0.94, 0.96)}, period="T0 = 1", alpha="small"),
-        outcome({"test_accuracy": (0.92, 0.95)}, period="T0 = 2", alpha="small"),
+        cell_result({"test_accuracy": (0.94, 0.96)}, period="T0 = 1", alpha="small"),
+        cell_result({"test_accuracy": (0.92, 0.95)}, period="T0 = 2", alpha="small"),
     ]
     line = {"what": "lost", "cell": {"period": "T0 = 2"}, "less_than": {"period": "T0 = 1"}, "measure": "test_accuracy"}
     spec = {"rows": [], "columns": [], "measure": None, "paper": [], "line": [{**line, "paper": "1.2"}]}
-    lines = tables.markdown(made(cells, **spec)).splitlines()
+    lines = tables.as_markdown(fill(cells, **spec)).splitlines()
     assert lines[-1] == "| lost | 1.5 ± 0.7 | 1.2 | +0.3 | +0.4σ | 2 |"  # 0.3 / 0.707
 
 
@@ -162,12 +164,12 @@ def test_a_table_of_lines() -> None:
 
 
 def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Curves are means over seeds; a trace's thick curve is the mean over seeds of the largest value in each phase."""
+    """Curves are means over seeds; the thick curve of a trace is the mean over seeds of the maximum in each phase."""
     drawn: list[Any] = []
-    monkeypatch.setattr(figures, "_save", lambda drawing, folder: drawn.append(drawing))
+    monkeypatch.setattr(figures, "_save", lambda figure, folder: drawn.append(figure))
     trace = [(seed, t, (1 + seed) * (t % 10 or 10)) for seed in (0, 1) for t in range(1, 41)]
     cells = [
-        outcome(
+        cell_result(
             {
                 "train_loss": [(4, 6), (3, 5), (2, 4), (1, 3), (0, 2)],
                 "sparsity": (0.1, 0.3),
@@ -177,7 +179,7 @@ def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tm
             alpha="small",
             trace=trace,
         ),
-        outcome({}, period="T0 = 1", alpha="large", missing=True),
+        cell_result({}, period="T0 = 1", alpha="large", missing=True),
     ]
     panels = [
         {"title": "loss", "y": "train_loss", "zoom": [0.25, 0.75]},
@@ -188,7 +190,7 @@ def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tm
     experiment = read_experiment(small(trace=True, figure={"series": ["alpha"], "columns": 2, "panel": panels}))
     results = Results(cells, {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]})
     figures.check_figure(experiment.figure, experiment, [cell.labels for cell in cells])
-    figures.draw(experiment, results, tmp_path)
+    figures.draw_figure(experiment, results, tmp_path)
     loss, faint_and_thick, points, empty = drawn[0].axes[:4]
     np.testing.assert_allclose(loss.lines[0].get_xdata(), [0, 10, 20, 30, 40])
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [5, 4, 3, 2, 1])

@@ -1,4 +1,4 @@
-"""An experiment of seconds, and someone who watches it."""
+"""A small experiment, and an observer that records what is run."""
 
 import copy
 from pathlib import Path
@@ -8,7 +8,7 @@ import tomli_w
 
 from depositum import experiments
 from depositum.engines import Callback, Loop
-from depositum.experiments import Experiment, Options
+from depositum.experiments import Experiment, SweepOptions
 from depositum.experiments.results import Results
 
 #: Two groups (period 1, period 2) of two cells (α) each; a linear model of 15 parameters, four clients.
@@ -73,18 +73,18 @@ def write_experiment(path: Path, table: dict[str, Any]) -> Path:
 
 
 def read_experiment(table: dict[str, Any], name: str = "mine") -> Experiment:
-    from depositum.experiments.definition import read
+    from depositum.experiments.definition import parse_experiment
 
-    return read(tomli_w.dumps(table), name, Path())
+    return parse_experiment(tomli_w.dumps(table), name, Path())
 
 
 class Recorder:
-    """Watches a sweep: remembers what was said and run, and may end it or ask it to stop at some iteration."""
+    """Observes a sweep: records messages and groups; its callback may kill the sweep or ask it to stop."""
 
-    def __init__(self, moment: Callback | None = None) -> None:
-        self.callback = moment or Callback()
+    def __init__(self, callback: Callback | None = None) -> None:
+        self.callback = callback or Callback()
         self.groups: list[tuple[str, int]] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.loops: list[Loop] = []
 
     def begin(self, title: str, work: float) -> None:
@@ -96,8 +96,8 @@ class Recorder:
     def attach(self, loop: Loop) -> None:
         self.loops.append(loop)
 
-    def say(self, line: str) -> None:
-        self.said.append(line)
+    def message(self, line: str) -> None:
+        self.messages.append(line)
 
     def end(self) -> None:
         pass
@@ -111,14 +111,14 @@ class Recorder:
         return sum(count for _, count in self.groups)
 
 
-def perform(
+def run_small_experiment(
     table: dict[str, Any],
     cache: Path,
-    moment: Callback | None = None,
+    callback: Callback | None = None,
     only: tuple[str, ...] = (),
-    options: Options | None = None,
+    options: SweepOptions | None = None,
 ) -> tuple[Results, Recorder, experiments.Plan]:
     """Plan and run an experiment in this process."""
-    watch = Recorder(moment)
-    plan = experiments.plan(read_experiment(table), options or Options(), only)
-    return experiments.perform(plan, cache, watch), watch, plan
+    recorder = Recorder(callback)
+    plan = experiments.make_plan(read_experiment(table), options or SweepOptions(), only)
+    return experiments.run_experiment(plan, cache, recorder), recorder, plan

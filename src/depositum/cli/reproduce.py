@@ -12,9 +12,9 @@ from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal
 from depositum.cli.options import Overrides
 from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
-from depositum.experiments import Options
-from depositum.experiments.claims import Judged
-from depositum.experiments.output import QUICK, check_folder, make_folder
+from depositum.experiments import Plan, SweepOptions
+from depositum.experiments.claims import JudgedClaim
+from depositum.experiments.results_folder import QUICK_NOTE, check_folder, make_folder
 from depositum.report.progress import SweepProgress
 
 
@@ -75,12 +75,12 @@ def command(
         _list()
         return
     if name is not None:
-        options = Options(quick, seeds, tuple(overrides or ()), device)
+        options = SweepOptions(quick, seeds, tuple(overrides or ()), device)
         if out is not None and name == "all":
             raise ConfigError("--out", "can only be used with one experiment; 'all' writes to results/")
         # All experiments are checked before the first one runs.
         chosen = experiments.names() if name == "all" else [name]
-        plans = [experiments.plan(experiments.load(each), options, only or ()) for each in chosen]
+        plans = [experiments.make_plan(experiments.load_experiment(each), options, only or ()) for each in chosen]
         for plan in plans:
             check_folder(plan, out or _default_folder(plan), cache)
         make_folder(cache, "--cache")
@@ -101,28 +101,28 @@ def command(
     if page:
         path = Path("docs/reproduction.md")
         path.parent.mkdir(exist_ok=True)
-        path.write_text(experiments.page(Path("results"), path), encoding="utf-8")
+        path.write_text(experiments.reproduction_page(Path("results"), path), encoding="utf-8")
         typer.echo(f"page: {path}")
 
 
-def _default_folder(plan: experiments.Plan) -> Path:
+def _default_folder(plan: Plan) -> Path:
     return Path("results") / ("quick" if plan.options.quick else "") / plan.experiment.id
 
 
-def _reproduce(plan: experiments.Plan, cache: Path, out: Path, progress: InterruptibleProgress) -> None:
+def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgress) -> None:
     try:
-        results = experiments.perform(plan, cache, progress)
-    except (experiments.StoppedError, Interrupted):
+        results = experiments.run_experiment(plan, cache, progress)
+    except (experiments.SweepStopped, Interrupted):
         typer.echo(f"{plan.experiment.id} stopped; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    judged = experiments.write(plan, results, out)
+    judged = experiments.write_results(plan, results, out)
     Console().print(_claims_table(plan, judged))
     if plan.options.quick:
-        typer.echo(QUICK.strip())
+        typer.echo(QUICK_NOTE.strip())
     typer.echo(f"results: {out}")
 
 
-def _claims_table(plan: experiments.Plan, judged: list[Judged]) -> Table:
+def _claims_table(plan: Plan, judged: list[JudgedClaim]) -> Table:
     table = Table(title=f"{plan.experiment.title} ({plan.experiment.paper})", title_justify="left")
     table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
@@ -136,7 +136,7 @@ def _list() -> None:
     for heading in ("id", "in the paper", "title"):
         table.add_column(heading)
     for name in experiments.names():
-        experiment = experiments.load(name)
+        experiment = experiments.load_experiment(name)
         table.add_row(name, experiment.paper, experiment.title)
     Console().print(table)
     typer.echo(

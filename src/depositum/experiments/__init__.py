@@ -1,21 +1,22 @@
-"""The paper's experiments as data, what runs them, and what is made of them."""
+"""The paper's experiments as data (TOML files), what runs them, and the figures, tables and verdicts made from them."""
 
-from depositum.experiments.definition import Experiment, load, names
-from depositum.experiments.output import write
-from depositum.experiments.page import page
-from depositum.experiments.perform import Plan, StoppedError, Watch, perform, plan
-from depositum.experiments.sweep import Options
+from depositum.experiments.definition import Experiment, load_experiment, names
+from depositum.experiments.plan import Plan, make_plan
+from depositum.experiments.reproduction_page import reproduction_page
+from depositum.experiments.results_folder import write_results
+from depositum.experiments.runner import SweepObserver, SweepStopped, run_experiment
+from depositum.experiments.sweep import SweepOptions
 
 __all__ = [
     "Experiment",
-    "Options",
     "Plan",
-    "StoppedError",
-    "Watch",
-    "load",
+    "SweepObserver",
+    "SweepOptions",
+    "SweepStopped",
+    "load_experiment",
+    "make_plan",
     "names",
-    "page",
-    "perform",
-    "plan",
-    "write",
+    "reproduction_page",
+    "run_experiment",
+    "write_results",
 ]

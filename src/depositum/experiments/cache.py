@@ -1,9 +1,10 @@
-"""Finished cells, kept by what they are: `CACHE/HASH/seeds-0-1-2`, HASH being of a cell's complete configuration.
+"""Finished cells, cached by their configuration: `CACHE/HASH/seeds-0-1-2`.
 
-A folder is an ordinary run's until its cell is finished: a stopped sweep goes on from its checkpoints. Then `cell.json`
-says so, and checkpoints and models go: of a ResNet-18 they are gigabytes. What does not change results is not part of
-the hash: where a cell runs, how often it is kept, and how it is labelled, drawn and judged. Arguments of what is chosen
-by name are in it where they are given: whoever changes such a default raises `RESULTS`.
+HASH is computed from the complete configuration. A folder is an ordinary run folder until its cell is finished, so that
+a stopped sweep resumes from its checkpoints. Then `cell.json` is written, and checkpoints and models are deleted (for a
+ResNet-18 they are gigabytes). The hash leaves out what does not change results: the device, the checkpoint interval,
+and how the cell is labelled, drawn and judged. Arguments of registered choices (a partition, say) are part of it only
+where they are given: whoever changes the default of such an argument increments `RESULTS`.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import platform
 import shutil
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,43 @@ from depositum.runs.config import Config
 from depositum.runs.execute import RunResult
 from depositum.runs.folder import CONSENSUS, PERPLEXITIES, RunFolder
 
-#: Raised whenever a change of the package changes what runs give: what was kept before is then run anew.
+#: Incremented whenever a change of the package changes results: cells that were cached before are then run again.
 RESULTS = 1
-#: Keys of `[run]` that say where and how often, not what; seeds are told apart by the folder's name.
+#: Keys of `[run]` that do not change results; seeds are in the folder's name.
 LEFT_OUT = ("device", "checkpoint_every", "seeds")
-#: Keys of `[run]` that came after cells were kept, with what those were run with: left out where they say the same.
-LATER = {"evaluate_from": 0}
-DONE, SPENT = "cell.json", "seconds.txt"
+#: Keys of `[run]` that were added after cells had been cached, with the value that those were run with: left out of the
+#: hash where they have this value.
+ADDED_LATER = {"evaluate_from": 0}
+FINISHED, SPENT = "cell.json", "seconds.txt"
+
+
+class CellConfig:
+    """The checked configuration of a cell, with the hash that it is cached under (computed once)."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits, equal for configurations with equal results, whatever their seeds."""
+        table = self.config.complete()
+        table["run"] = {
+            k: v for k, v in table["run"].items() if k not in LEFT_OUT and (k not in ADDED_LATER or v != ADDED_LATER[k])
+        }
+        text = json.dumps({"results": RESULTS, "config": table}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def folder(self, cache: Path) -> Path:
+        """The folder of the cell."""
+        seeds = "-".join(map(str, self.config.run.seeds))
+        if len(seeds) > 100:
+            seeds = f"{len(self.config.run.seeds)}-{hashlib.sha256(seeds.encode()).hexdigest()[:8]}"
+        return cache / self.digest / f"seeds-{seeds}"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A finished cell: its histories, what diverged, what it cost and where."""
+class CachedCell:
+    """A finished cell: its folder, seeds and divergences, and the time, machine and versions it was run with."""
 
     folder: Path
     seeds: list[int]
@@ -49,7 +76,7 @@ class Kept:
 
     @property
     def history(self) -> pd.DataFrame:
-        """The history; of a language model, with a column `perplexity:NAME` for each of its perplexities."""
+        """The history; for a language model, with a column `perplexity:NAME` for each of its perplexities."""
         frame = RunFolder(self.folder).history().frame
         path = self.folder / PERPLEXITIES
         if not path.exists():
@@ -60,107 +87,96 @@ class Kept:
 
     @property
     def trace(self) -> pd.DataFrame | None:
+        """The consensus error at every iteration, if it was kept."""
         path = self.folder / CONSENSUS
         return pd.read_csv(path) if path.exists() else None
 
 
-def identity(config: Config) -> str:
-    """What a cell is, as 16 hexadecimal digits: the same for the same results, whatever their seeds."""
-    table = config.complete()
-    table["run"] = {k: v for k, v in table["run"].items() if k not in LEFT_OUT and (k not in LATER or v != LATER[k])}
-    text = json.dumps({"results": RESULTS, "config": table}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def place(cache: Path, config: Config) -> Path:
-    """The folder of a cell."""
-    seeds = "-".join(map(str, config.run.seeds))
-    if len(seeds) > 100:
-        seeds = f"{len(config.run.seeds)}-{hashlib.sha256(seeds.encode()).hexdigest()[:8]}"
-    return cache / identity(config) / f"seeds-{seeds}"
-
-
-def find(folder: Path, trace: bool = False) -> Kept | None:
-    """The finished cell of a folder, if there is one (with its trace, where that is needed)."""
+def find(folder: Path, trace: bool = False) -> CachedCell | None:
+    """The finished cell in a folder, or None; with `trace`, only if its trace was kept."""
     try:
-        told: dict[str, Any] = json.loads((folder / DONE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads((folder / FINISHED).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder / DONE}: cannot be read ({error}); remove the folder to run its cell anew") from None
+        raise RunError(
+            f"{folder / FINISHED}: cannot be read ({error}); delete the folder to run its cell again"
+        ) from None
     if trace and not (folder / CONSENSUS).exists():
         return None
-    return Kept(folder, told["seeds"], told["diverged"], told["seconds"], told["machine"], dict(told["versions"]))
+    return CachedCell(
+        folder, record["seeds"], record["diverged"], record["seconds"], record["machine"], dict(record["versions"])
+    )
 
 
-def find_exact(cache: Path, config: Config, trace: bool = False) -> Kept | None:
-    """The finished cell with these seeds."""
-    return find(place(cache, config), trace)
+def find_exact(cache: Path, config: CellConfig, trace: bool = False) -> CachedCell | None:
+    """The finished cell with exactly the seeds of the configuration."""
+    return find(config.folder(cache), trace)
 
 
-def find_any(cache: Path, config: Config, trace: bool = False) -> Kept | None:
-    """The finished cell with these seeds, or else that with the most."""
+def find_any(cache: Path, config: CellConfig, trace: bool = False) -> CachedCell | None:
+    """The finished cell with the seeds of the configuration, or else the one with most seeds."""
     exact = find_exact(cache, config, trace)
     if exact is not None:
         return exact
-    others = [find(folder, trace) for folder in sorted((cache / identity(config)).glob("seeds-*"))]
-    return max((kept for kept in others if kept is not None), key=lambda kept: len(kept.seeds), default=None)
+    others = [find(folder, trace) for folder in sorted((cache / config.digest).glob("seeds-*"))]
+    return max((cell for cell in others if cell is not None), key=lambda cell: len(cell.seeds), default=None)
 
 
-def spend(folder: Path, seconds: float) -> None:
-    """Add to the time that a cell has taken, whether or not it is finished."""
+def add_time(folder: Path, seconds: float) -> None:
+    """Add to the time that a cell has taken so far, finished or not."""
     if (folder / "config.toml").exists():
         part = folder / f"{SPENT}.part"
-        part.write_text(f"{_spent(folder) + seconds:.3f}\n", encoding="utf-8")
+        part.write_text(f"{_time_spent(folder) + seconds:.3f}\n", encoding="utf-8")
         part.replace(folder / SPENT)
 
 
-def _spent(folder: Path) -> float:
+def _time_spent(folder: Path) -> float:
     path = folder / SPENT
     return float(path.read_text(encoding="utf-8")) if path.exists() else 0.0
 
 
 def finish(result: RunResult, config: Config, trace: bool) -> None:
-    """Mark a cell as finished, and keep what is small."""
+    """Mark a cell as finished, and delete its large files; the trace is kept if asked for."""
     folder = result.folder
-    told = {
+    record = {
         "seeds": list(config.run.seeds),
         "diverged": [str(divergence) for divergence in result.diverged],
-        "seconds": _spent(folder),
-        "machine": machine(config),
+        "seconds": _time_spent(folder),
+        "machine": describe_machine(config),
         "versions": versions(),
     }
     if not trace:
         (folder / CONSENSUS).unlink(missing_ok=True)
-    part = folder / f"{DONE}.part"
-    part.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / DONE)
+    part = folder / f"{FINISHED}.part"
+    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / FINISHED)
     (folder / SPENT).unlink(missing_ok=True)
-    tidy(folder)
+    delete_models(folder)
 
 
-def tidy(folder: Path) -> None:
-    """Remove checkpoints, models and adapters of a finished cell."""
+def delete_models(folder: Path) -> None:
+    """Delete checkpoints, models and adapters of a finished cell."""
     for path in folder.glob("adapter*"):
         shutil.rmtree(path)
     for path in folder.rglob("*.safetensors*"):
         path.unlink()
 
 
-def renew(folder: Path) -> None:
-    """Empty the folder of a finished cell that lacks what is needed now, so that it is run anew."""
-    if (folder / DONE).exists():
+def delete_finished(folder: Path) -> None:
+    """Delete the folder of a finished cell that lacks its trace, so that it is run again."""
+    if (folder / FINISHED).exists():
         shutil.rmtree(folder)
 
 
-def machine(config: Config) -> str:
-    """Where a cell runs, in words, and in which precision its models' passes are there."""
+def describe_machine(config: Config) -> str:
+    """The device that a configuration runs on, and the precision of its model's passes there."""
     settings = config.engine_settings()
     device = settings.resolve_device()
     frozen = MODELS.attribute(config.problem.model, "frozen_follows_precision", False)
     precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=frozen)
-    name = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else name}, {precision}"
+    cpu = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+    return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else cpu}, {precision}"
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""An experiment as data: a base configuration, the axes of its sweep, and what is drawn, tabulated and claimed of it.
+"""An experiment as data: a base configuration, the axes of its sweep, and its figure, tables and claims.
 
-A file is TOML in the form below (docs/cli.md explains it); names of axes and values, measures, checks and
-configurations are all checked before any work, in one line each.
+An experiment file is TOML in the form of `Experiment` (docs/cli.md explains it). Names of axes, labels, measures and
+checks, and all configurations, are checked before any work; each error is one line.
 """
 
 import tomllib
@@ -15,20 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from depositum.errors import ConfigError, listing, nearest
 from depositum.validation import describe_errors
 
-#: Some cells of a sweep: for each axis named, the label or labels that belong.
+#: A subset of the cells of a sweep: for each named axis, the allowed label or labels.
 Where = dict[str, str | list[str]]
 #: Settings: `"section.key" = value`, or tables of sections.
 Settings = dict[str, Any]
 
 
-class Part(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Value(Part):
-    """One value of an axis: what it is called, and what it sets (in a quick run, also what `quick` says).
+class AxisValue(_Part):
+    """One value of an axis: its label and its settings (`quick`: additional settings of a quick run).
 
-    `at_once` is how many of its cells run together at most: for models whose checkpoints are gigabytes.
+    `at_once` limits how many cells with this value run in one simulator, for models with checkpoints of gigabytes.
     """
 
     label: str
@@ -37,16 +37,16 @@ class Value(Part):
     at_once: int | None = Field(default=None, ge=1)
 
 
-class Axis(Part):
-    """One direction of a sweep; cells are all combinations of the axes' values but those of `omit`."""
+class Axis(_Part):
+    """One dimension of a sweep; the cells are all combinations of the axes' values, except those in `omit`."""
 
     axis: str
-    values: list[Value] = Field(min_length=1)
+    values: list[AxisValue] = Field(min_length=1)
 
 
-class Quick(Part):
-    """What is otherwise in a quick run: settings of every cell, seeds, which cells; settings while tuning, and how many
-    values of each key of a grid are tried.
+class QuickRun(_Part):
+    """What a quick run changes: settings of every cell, seeds, which cells (`only`), settings for tuning (`tune`), and
+    how many values of each key of a tuning grid are used (`grid`).
     """
 
     set: Settings = {}
@@ -56,12 +56,12 @@ class Quick(Part):
     grid: int | None = Field(default=None, ge=1)
 
 
-class Tune(Part):
+class Tuning(_Part):
     """Hyper-parameters chosen from a grid, once for each combination of the `per` axes, for the cells of `where`.
 
-    The grid is run on the cell that `cell` names, with `seed`, without the held-out share of the training data; the
-    choice is the point of which `by`, on that share, ends lowest. Of several cells, given as lists of labels, the worst
-    counts. Texts, which have a validation part, can be evaluated on that `part` instead.
+    The grid is run on the cell that `cell` names, with `seed`, and with the share `holdout` of the training data held
+    out. The point whose measure `by`, evaluated on the held-out data, ends lowest is chosen. With several cells (lists
+    of labels), the worst value counts. Text datasets have a validation part, and can be evaluated on that `part`.
     """
 
     where: Where
@@ -75,12 +75,12 @@ class Tune(Part):
     by: str = "test_loss"
 
 
-class Panel(Part):
+class Panel(_Part):
     """One panel of the figure.
 
     `curves` draws `y` against `x` at the evaluated iterations; `trace` the consensus error at every iteration (faint)
-    and its largest value in each communication phase (thick); `points` the last `y` against the last `x`. `zoom` is
-    the part of the run, in shares, that is also drawn enlarged.
+    and its maximum in each communication phase (thick); `points` the last `y` against the last `x`. `zoom` is the part
+    of the run, as two shares in [0, 1], that is also drawn enlarged.
     """
 
     title: str
@@ -94,16 +94,16 @@ class Panel(Part):
     zoom: list[float] | None = Field(None, min_length=2, max_length=2)
 
 
-class Figure(Part):
-    """The figure: panels in rows, a curve for every combination of the `series` axes, one legend on top."""
+class FigureSpec(_Part):
+    """The figure: panels in rows, one curve for every combination of the `series` axes, one legend on top."""
 
     series: list[str]
     columns: int = Field(4, ge=1)
     panel: list[Panel] = Field(min_length=1)
 
 
-class Line(Part):
-    """One number of a list: the last `measure` of a cell, or how much less that is than another's, seed by seed."""
+class TableLine(_Part):
+    """One number of a list: the last `measure` of a cell, or by how much it is less than another cell's, per seed."""
 
     what: str
     cell: dict[str, str]
@@ -112,12 +112,12 @@ class Line(Part):
     paper: str | None = None
 
 
-class Tabulated(Part):
-    """A table: of `measure` by `rows` and `columns` axes, of several `measures` by rows, or of single lines.
+class TableSpec(_Part):
+    """A table: of one `measure` by `rows` and `columns` axes, of several `measures` by rows, or of single lines.
 
-    `paper` has a line per row: the row's labels, then what the paper prints in each column, `"94.20±0.13"`. `at` is the
-    statistic that is shown, by default the last value. With `gaps_to`, the labels of a row, the paper's numbers are
-    taken to be on another scale: a second table has the gaps to that row, ours and the paper's.
+    `paper` has one entry per row: the row's labels, then the paper's number for each column, `"94.20±0.13"`. `at` is
+    the statistic that is shown, by default the last value. `gaps_to` (the labels of one row) says that the paper's
+    numbers are on another scale: a second table then shows the gaps to that row, ours and the paper's.
     """
 
     title: str
@@ -128,14 +128,14 @@ class Tabulated(Part):
     where: Where = {}
     at: str | dict[str, Any] = "final"
     paper: list[list[str]] = []
-    line: list[Line] = []
+    line: list[TableLine] = []
     bold: Literal["highest", "lowest"] | None = None
     gaps_to: dict[str, str] = {}
     note: str = ""
 
 
-class Claim(Part):
-    """A sentence of the paper in our words, and the check that decides it, for each value of the `each` axes."""
+class Claim(_Part):
+    """A claim of the paper, paraphrased, and the check that decides it, for each combination of the `each` axes."""
 
     text: str
     check: str | dict[str, Any]
@@ -143,8 +143,8 @@ class Claim(Part):
     where: Where = {}
 
 
-class Experiment(Part):
-    """An experiment, in full."""
+class Experiment(_Part):
+    """A complete experiment."""
 
     title: str
     paper: str
@@ -153,27 +153,47 @@ class Experiment(Part):
     trace: bool = False
     unstated: list[str] = []
     remarks: list[str] = []
-    #: The axis by whose values the device time is told apart.
+    #: The axis by whose labels the device time is reported.
     time_by: str | None = None
     base: dict[str, dict[str, Any]] = {}
     sweep: list[Axis] = Field(min_length=1)
     omit: list[Where] = []
-    quick: Quick = Quick()
-    tune: list[Tune] = []
-    figure: Figure | None = None
-    table: list[Tabulated] = []
+    quick: QuickRun = QuickRun()
+    tune: list[Tuning] = []
+    figure: FigureSpec | None = None
+    table: list[TableSpec] = []
     claim: list[Claim] = []
-    #: The file's name without its ending, and the folder that paths in it start from.
+    #: The file's name without suffix, and the folder that relative paths in it refer to.
     id: str = Field("", exclude=True)
     folder: Path = Field(Path(), exclude=True)
 
     def labels(self, axis: str) -> list[str]:
-        """The values of an axis, in order."""
-        return [value.label for own in self.sweep if own.axis == axis for value in own.values]
+        """The labels of an axis, in order."""
+        return [value.label for each in self.sweep if each.axis == axis for value in each.values]
 
     @property
     def axes(self) -> list[str]:
-        return [own.axis for own in self.sweep]
+        return [each.axis for each in self.sweep]
+
+    def check_axis(self, axis: str, key: str) -> None:
+        """Raise if there is no such axis."""
+        if axis not in self.axes:
+            raise ConfigError(
+                f"{self.id}: {key}",
+                f"{axis!r} is not an axis; it can be {listing(self.axes)}{nearest(axis, self.axes)}",
+            )
+
+    def check_where(self, where: Where, key: str) -> None:
+        """Raise if there is no such axis, or no such label of it."""
+        for axis, asked in where.items():
+            self.check_axis(axis, key)
+            labels = self.labels(axis)
+            for label in [asked] if isinstance(asked, str) else asked:
+                if label not in labels:
+                    raise ConfigError(
+                        f"{self.id}: {key}.{axis}",
+                        f"{label!r} is not a label; it can be {listing(labels)}{nearest(label, labels)}",
+                    )
 
 
 def names() -> list[str]:
@@ -183,27 +203,27 @@ def names() -> list[str]:
     return [name for name in order if name in here] + sorted(here - set(order))
 
 
-def load(name: str) -> Experiment:
-    """An experiment by its name, or a person's own by the path of its file."""
+def load_experiment(name: str) -> Experiment:
+    """An experiment of the package by its name, or a user-defined one by the path of its file."""
     if name in names():
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
-        return read(text, name, Path())
+        return parse_experiment(text, name, Path())
     path = Path(name)
     if path.suffix != ".toml":
         allowed = [*names(), "all"]
         raise ConfigError(
-            "", f"{name!r} is no experiment; it can be {listing(allowed)}, or a .toml file{nearest(name, allowed)}"
+            "", f"{name!r} is not an experiment; it can be {listing(allowed)}, or a .toml file{nearest(name, allowed)}"
         )
     try:
-        return read(path.read_text(encoding="utf-8-sig"), path.stem, path.parent)
+        return parse_experiment(path.read_text(encoding="utf-8-sig"), path.stem, path.parent)
     except FileNotFoundError:
         raise ConfigError(name, "no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(name, f"cannot be read: {error}") from None
 
 
-def read(text: str, name: str, folder: Path) -> Experiment:
-    """An experiment from its text; `Plan` checks what it means."""
+def parse_experiment(text: str, name: str, folder: Path) -> Experiment:
+    """An experiment from the text of its file; `make_plan` checks what is in it."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -214,23 +234,24 @@ def read(text: str, name: str, folder: Path) -> Experiment:
     try:
         return Experiment.model_validate({**table, "id": name, "folder": folder})
     except ValidationError as error:
-        raise _one_line(error, name) from None
+        raise _as_config_error(error, name) from None
 
 
-def _one_line(error: ValidationError, name: str) -> ConfigError:
+def _as_config_error(error: ValidationError, name: str) -> ConfigError:
+    """The first of pydantic's errors, as one line."""
     first = error.errors()[0]
-    where = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
-    key = f"{name}: {'.'.join(where)}"
-    known = [k for k in _fields(first["loc"][:-1]) if k not in ("id", "folder")]
+    path = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
+    key = f"{name}: {'.'.join(path)}"
+    known = [k for k in _known_keys(first["loc"][:-1]) if k not in ("id", "folder")]
     if first["type"] == "extra_forbidden":
-        return ConfigError(key, f"unknown key; it can be {listing(known)}{nearest(where[-1], known)}")
+        return ConfigError(key, f"unknown key; it can be {listing(known)}{nearest(path[-1], known)}")
     if first["type"] == "missing":
         return ConfigError(key, "missing")
     return ConfigError(key, describe_errors([first]))
 
 
-def _fields(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that a place of the file may have."""
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are allowed at a location of the file."""
     kind: Any = Experiment
     for part in location:
         if isinstance(part, str) and isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -1,4 +1,4 @@
-"""The cells of a sweep: every combination of the axes' values, each with the table of its configuration."""
+"""The cells of a sweep: every combination of the axes' values, each with its configuration."""
 
 import copy
 import itertools
@@ -8,28 +8,58 @@ from dataclasses import dataclass
 from typing import Any
 
 from depositum.errors import ConfigError, DepositumError, listing, nearest
-from depositum.experiments.definition import Experiment, Settings, Where
-from depositum.runs.config import Config
+from depositum.experiments.cache import CellConfig
+from depositum.experiments.definition import Experiment, Settings
 from depositum.runs.reading import apply_override, from_table
 
 Labels = dict[str, str]
+Table = dict[str, dict[str, Any]]
 
 
-@dataclass(eq=False)
-class Cell:
-    """One combination: its labels by axis, and the table of its configuration (not yet checked)."""
+class SweepCell:
+    """One combination of the axes' values.
 
-    labels: Labels
-    table: dict[str, dict[str, Any]]
+    Attributes
+    ----------
+    labels
+        Its label on each axis.
+    table
+        The table of its configuration; once `checked` was used, change it by `set` only.
+    """
+
+    def __init__(self, labels: Labels, table: Table, experiment: Experiment) -> None:
+        self.labels, self.table, self._experiment = labels, table, experiment
+        self._checked: CellConfig | None = None
 
     @property
     def name(self) -> str:
         return ", ".join(f"{axis} = {label}" for axis, label in self.labels.items())
 
+    @property
+    def checked(self) -> CellConfig:
+        """The configuration, checked in full when it is first used; an error names the cell."""
+        if self._checked is None:
+            try:
+                self._checked = CellConfig(from_table(copy.deepcopy(self.table), self._experiment.folder))
+            except DepositumError as error:
+                raise ConfigError(f"{self._experiment.id}: {self.name}", str(error)) from None
+        return self._checked
+
+    def set(self, settings: Settings, key: str) -> None:
+        """Change settings; the configuration is checked again only if that changes it."""
+        before = copy.deepcopy(self.table)
+        apply_settings(self.table, settings, key)
+        if self.table != before:
+            self._checked = None
+
+    def copy(self) -> "SweepCell":
+        """A cell with the same labels and an independent table."""
+        return SweepCell(self.labels, copy.deepcopy(self.table), self._experiment)
+
 
 @dataclass(frozen=True)
-class Options:
-    """What a person asks of a reproduction beyond its file."""
+class SweepOptions:
+    """Options of the command line: a quick run, the first `seeds` seeds, `--set` overrides, the device."""
 
     quick: bool = False
     seeds: int | None = None
@@ -37,9 +67,9 @@ class Options:
     device: str | None = None
 
 
-def cells(experiment: Experiment, options: Options) -> list[Cell]:
-    """All cells of an experiment, in order of its axes; hyper-parameters that are tuned are not set yet."""
-    made, without = [], []
+def make_cells(experiment: Experiment, options: SweepOptions) -> list[SweepCell]:
+    """All cells of an experiment, in the order of its axes; tuned hyper-parameters are not set yet."""
+    cells, without_options = [], []
     quick = experiment.quick if options.quick else None
     for values in itertools.product(*(axis.values for axis in experiment.sweep)):
         labels = {axis.axis: value.label for axis, value in zip(experiment.sweep, values, strict=True)}
@@ -48,34 +78,34 @@ def cells(experiment: Experiment, options: Options) -> list[Cell]:
         table = copy.deepcopy(experiment.base)
         table.setdefault("run", {}).setdefault("seeds", list(experiment.seeds))
         for value in values:
-            apply(table, value.set, f"{experiment.id}: sweep {value.label!r}")
+            apply_settings(table, value.set, f"{experiment.id}: sweep {value.label!r}")
         if quick is not None:
-            apply(table, quick.set, f"{experiment.id}: quick.set")
+            apply_settings(table, quick.set, f"{experiment.id}: quick.set")
             for value in values:
-                apply(table, value.quick, f"{experiment.id}: sweep {value.label!r}")
+                apply_settings(table, value.quick, f"{experiment.id}: sweep {value.label!r}")
             if quick.seeds is not None:
                 table["run"]["seeds"] = list(quick.seeds)
-        without.append(copy.deepcopy(table))
-        override(table, options)
-        made.append(Cell(labels, table))
-    _check_apart(made, without, options)
-    return made
+        without_options.append(copy.deepcopy(table))
+        apply_options(table, options)
+        cells.append(SweepCell(labels, table, experiment))
+    _check_distinct(cells, without_options, options)
+    return cells
 
 
-def _check_apart(made: Sequence[Cell], without: Sequence[dict[str, Any]], options: Options) -> None:
-    """Refuse `--set` of what an axis is about: cells would have labels that are not true of them."""
-    found: dict[str, int] = {}
-    for place, cell in enumerate(made):
-        first = found.setdefault(json.dumps(cell.table, sort_keys=True, default=str), place)
-        if without[first] != without[place]:
+def _check_distinct(cells: Sequence[SweepCell], without_options: Sequence[Table], options: SweepOptions) -> None:
+    """Raise if `--set` overrides what an axis sets: cells would no longer be what their labels say."""
+    first_with: dict[str, int] = {}
+    for index, cell in enumerate(cells):
+        first = first_with.setdefault(json.dumps(cell.table, sort_keys=True, default=str), index)
+        if without_options[first] != without_options[index]:
             raise ConfigError(
                 f"--set {' '.join(options.overrides)}",
-                f"{made[first].name!r} and {cell.name!r} would be the same; leave out what the sweep sets",
+                f"{cells[first].name!r} and {cell.name!r} would be the same; leave out what the sweep sets",
             )
 
 
-def override(table: dict[str, Any], options: Options) -> None:
-    """Apply what a person asked on the command line."""
+def apply_options(table: Table, options: SweepOptions) -> None:
+    """Apply the options of the command line to a configuration's table."""
     for text in options.overrides:
         apply_override(table, text)
     run = table.setdefault("run", {})
@@ -88,11 +118,11 @@ def override(table: dict[str, Any], options: Options) -> None:
         run["device"] = options.device
 
 
-def apply(table: dict[str, Any], settings: Settings, key: str) -> None:
+def apply_settings(table: Table, settings: Settings, key: str) -> None:
     """Set keys of a configuration's table, given as `"section.key"` or as tables of sections.
 
     >>> table = {"run": {"steps": 5}}
-    >>> apply(table, {"run.period": 2, "algorithm": {"alpha": 0.1}}, "set"); table
+    >>> apply_settings(table, {"run.period": 2, "algorithm": {"alpha": 0.1}}, "set"); table
     {'run': {'steps': 5, 'period': 2}, 'algorithm': {'alpha': 0.1}}
     """
     for name, value in settings.items():
@@ -104,45 +134,16 @@ def apply(table: dict[str, Any], settings: Settings, key: str) -> None:
         table.setdefault(section, {}).update({inner: value} if dot else value)
 
 
-def checked(cell: Cell, experiment: Experiment) -> Config:
-    """The configuration of a cell, checked in full; what is wrong says of which cell."""
-    try:
-        return from_table(copy.deepcopy(cell.table), experiment.folder)
-    except DepositumError as error:
-        raise ConfigError(f"{experiment.id}: {cell.name}", str(error)) from None
-
-
-# Which cells
-
-
 def matches(labels: Mapping[str, str], where: Mapping[str, str | Sequence[str]]) -> bool:
-    """Whether a cell's labels are among those asked for, on every axis that is named."""
+    """Whether a cell's labels are among those of `where`, on every axis that it names."""
     return all(labels[axis] == ask if isinstance(ask, str) else labels[axis] in ask for axis, ask in where.items())
 
 
-def check_where(where: Where, experiment: Experiment, key: str) -> None:
-    """Refuse axes and labels that the experiment does not have."""
-    for axis, asked in where.items():
-        check_axis(axis, experiment, key)
-        for label in [asked] if isinstance(asked, str) else asked:
-            labels = experiment.labels(axis)
-            if label not in labels:
-                raise ConfigError(
-                    f"{experiment.id}: {key}.{axis}",
-                    f"{label!r} is no value of it; it can be {listing(labels)}{nearest(label, labels)}",
-                )
+def passes_filters(labels: Labels, filters: Iterable[str], experiment: Experiment) -> bool:
+    """Whether a cell passes every `--only` filter: `axis=label,label`, `axis!=label`, or a label of any axis.
 
-
-def check_axis(axis: str, experiment: Experiment, key: str) -> None:
-    if axis not in experiment.axes:
-        raise ConfigError(
-            f"{experiment.id}: {key}",
-            f"{axis!r} is no axis; it can be {listing(experiment.axes)}{nearest(axis, experiment.axes)}",
-        )
-
-
-def wanted(labels: Labels, filters: Iterable[str], experiment: Experiment) -> bool:
-    """Whether a cell passes every filter: `axis=label,label`, `axis!=label`, or a label of any axis; in any case."""
+    Case is ignored.
+    """
     return all(_passes(labels, text, experiment) for text in filters)
 
 
@@ -150,23 +151,23 @@ def _passes(labels: Labels, text: str, experiment: Experiment) -> bool:
     axis, equals, asked = text.partition("=")
     if not equals:
         every = [label for name in experiment.axes for label in experiment.labels(name)]
-        found = _found([text.strip()], every, "--only")
+        found = _find_labels([text.strip()], every, "--only")
         return any(label in found for label in labels.values())
     negated, axis = axis.endswith("!"), axis.removesuffix("!").strip()
     if axis not in experiment.axes:
         raise ConfigError(
-            "--only", f"{axis!r} is no axis; it can be {listing(experiment.axes)}{nearest(axis, experiment.axes)}"
+            "--only", f"{axis!r} is not an axis; it can be {listing(experiment.axes)}{nearest(axis, experiment.axes)}"
         )
-    found = _found([part.strip() for part in asked.split(",")], experiment.labels(axis), f"--only {axis}")
+    found = _find_labels([part.strip() for part in asked.split(",")], experiment.labels(axis), f"--only {axis}")
     return (labels[axis] in found) is not negated
 
 
-def _found(asked: list[str], labels: list[str], key: str) -> set[str]:
-    """The labels that are meant, whatever their case."""
+def _find_labels(asked: list[str], labels: list[str], key: str) -> set[str]:
+    """The labels that are asked for, ignoring case."""
     known = {label.casefold(): label for label in labels}
     for name in asked:
         if name.casefold() not in known:
             raise ConfigError(
-                key, f"{name!r} is no value; it can be {listing(dict.fromkeys(labels))}{nearest(name, labels)}"
+                key, f"{name!r} is not a label; it can be {listing(dict.fromkeys(labels))}{nearest(name, labels)}"
             )
     return {known[name.casefold()] for name in asked}

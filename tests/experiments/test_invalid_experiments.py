@@ -1,4 +1,4 @@
-"""Mistakes in an experiment's file or on the command line: said in one line, before anything is done."""
+"""Errors in an experiment file or on the command line: reported in one line, before any work."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from depositum import experiments
 from depositum.errors import ConfigError
-from depositum.experiments import Options
+from depositum.experiments import SweepOptions
 from tests.support.small_experiments import read_experiment, small, write_experiment
 from tests.support.small_runs import cli
 
 
-def refusal(**changes: Any) -> str:
+def error_message(**changes: Any) -> str:
     with pytest.raises(ConfigError) as error:
-        experiments.plan(read_experiment(small(**changes)), Options())
+        experiments.make_plan(read_experiment(small(**changes)), SweepOptions())
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -36,13 +36,13 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"figure": {"series": ["period", "alpha"], "panel": [{**PANEL, "zoom": [1.0, 0.5]}]}},
-            ["mine: figure.panel 1.zoom: [1.0, 0.5] given; the first must be the smaller"],
+            ["mine: figure.panel 1.zoom: [1.0, 0.5] given; the first must be smaller than the second"],
         ),
         (
             {"figure": {"series": ["period", "alpha"], "panel": [{**PANEL, "limits": [3.0, 1.0]}]}},
-            ["mine: figure.panel 1.limits: [3.0, 1.0] given; the first must be the smaller"],
+            ["mine: figure.panel 1.limits: [3.0, 1.0] given; the first must be smaller than the second"],
         ),
-        ({"sweep": [FIRST, FIRST]}, ["mine: sweep: axis 'period' is there twice"]),
+        ({"sweep": [FIRST, FIRST]}, ["mine: sweep: axis 'period' is defined twice"]),
         ({"sweep": [{"axis": "a", "valeus": []}]}, ["mine: sweep.1.", "missing"]),
         (
             {
@@ -62,8 +62,8 @@ PANEL = small()["figure"]["panel"][0]
             },
             ["alpha", "section.key"],
         ),
-        ({"omit": [{"alhpa": "small"}]}, ["omit 1", "'alhpa' is no axis", "did you mean 'alpha'?"]),
-        ({"omit": [{"alpha": "smal"}]}, ["omit 1.alpha", "'smal' is no value", "did you mean 'small'?"]),
+        ({"omit": [{"alhpa": "small"}]}, ["omit 1", "'alhpa' is not an axis", "did you mean 'alpha'?"]),
+        ({"omit": [{"alpha": "smal"}]}, ["omit 1.alpha", "'smal' is not a label", "did you mean 'small'?"]),
         (
             {"figure": {"series": ["alpha"], "panel": [{**PANEL, "y": "train_los"}]}},
             ["panel 1.y", "did you mean 'train_loss'?"],
@@ -88,7 +88,7 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"table": [{**small()["table"][0], "gaps_to": {"period": "T0 = 3"}}]},
-            ["table 1.gaps_to.period", "'T0 = 3' is no value"],
+            ["table 1.gaps_to.period", "'T0 = 3' is not a label"],
         ),
         (
             {"table": [{**small()["table"][0], "gaps_to": {"alpha": "small"}}]},
@@ -108,20 +108,20 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"claim": [{**CLAIM, "check": {"ordered": {**CLAIM["check"]["ordered"], "measure": "loss"}}}]},
-            ["claim 1.check.ordered.measure", "'loss' is no measure"],
+            ["claim 1.check.ordered.measure", "'loss' is not a measure"],
         ),
         (
             {"figure": {"series": ["alpha"], "panel": [PANEL]}},
-            ["figure.panel 1.where", "several cells have one curve"],
+            ["figure.panel 1.where", "several cells share one curve"],
         ),
         (
             {"table": [{"title": "t", "rows": ["alpha"], "measures": ["phi"]}]},
             ["table 1", "several cells", "name more axes"],
         ),
-        ({"claim": [{**CLAIM, "each": []}]}, ["claim 1: axis: 'alpha' given", "differ in another one too"]),
+        ({"claim": [{**CLAIM, "each": []}]}, ["claim 1: axis: 'alpha' given", "differ in another axis too"]),
         (
             {"claim": [{**CLAIM, "check": {"bounded": {"measure": "phi"}}}]},
-            ["claim 1", "says neither most nor least"],
+            ["claim 1", "has neither most nor least"],
         ),
         (
             {"claim": [{**CLAIM, "check": {"bounded": {"measure": "consensus_trace", "most": 1.0}}}]},
@@ -152,82 +152,85 @@ PANEL = small()["figure"]["panel"][0]
         ),
         (
             {"tune": [{"where": {"alpha": "small"}, "grid": {"algorithm.gamma": [0.1, 0.2]}}]},
-            ["tune 1.cell", "must name 1 of the cells", "not 2"],
+            ["tune 1.cell", "must select 1 of the cells", "not 2"],
         ),
         ({"tune": [{"where": {"alpha": "small"}, "grid": {"gamma": [0.1]}}]}, ["tune 1.grid.gamma", "section.key"]),
     ],
 )
-def test_mistakes_in_a_file_are_said(changes: dict[str, Any], parts: list[str]) -> None:
-    """The key, the value, what is allowed and the nearest name, in one line, and nothing is run."""
-    said = refusal(**changes)
+def test_errors_in_a_file_are_reported(changes: dict[str, Any], parts: list[str]) -> None:
+    """One line with the key, the value, what is allowed and the nearest name; nothing is run."""
+    message = error_message(**changes)
     for part in parts:
-        assert part in said, said
+        assert part in message, message
 
 
-def test_mistakes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_on_the_command_line_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path / "mine.toml", small())
     for arguments, part in (
         (("stepsiz",), "did you mean 'stepsize'?"),
         (("nowhere.toml",), "nowhere.toml: no such file"),
-        (("mine.toml", "--only", "alpa=small"), "--only: 'alpa' is no axis; it can be 'period' or 'alpha'; did you"),
-        (("mine.toml", "--only", "alpha=smal"), "--only alpha: 'smal' is no value"),
-        (("mine.toml", "--only", "alpha=small", "--only", "large"), "no cell of 'mine' is all of that"),
+        (
+            ("mine.toml", "--only", "alpa=small"),
+            "--only: 'alpa' is not an axis; it can be 'period' or 'alpha'; did you",
+        ),
+        (("mine.toml", "--only", "alpha=smal"), "--only alpha: 'smal' is not a label"),
+        (("mine.toml", "--only", "alpha=small", "--only", "large"), "no cell of 'mine' matches all of them"),
         (("mine.toml", "--seeds", "3"), "--seeds: 3 given; it must be from 1 to 2"),
         (("mine.toml", "--set", "run.stepz=1"), "run.stepz: unknown key"),
         (("mine.toml", "--set", "algorithm.alpha=0.3"), "would be the same; leave out what the sweep sets"),
-        (("all", "--out", "x"), "--out: is for one experiment"),
+        (("all", "--out", "x"), "--out: can only be used with one experiment"),
     ):
-        said = cli("reproduce", *arguments)
-        assert said.code == 2
-        assert part in said.err, said.err
-        assert len(said.err.splitlines()) == 1
+        result = cli("reproduce", *arguments)
+        assert result.code == 2
+        assert part in result.err, result.err
+        assert len(result.err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
     for option in ("--out", "--cache"):  # found before hours of work, not after
-        said = cli("reproduce", "mine.toml", option, "mine.toml/x")
-        assert said.code == 2
-        assert said.err == f"error: {option} mine.toml/x: cannot be written to (Not a directory)\n"
+        result = cli("reproduce", "mine.toml", option, "mine.toml/x")
+        assert result.code == 2
+        assert result.err == f"error: {option} mine.toml/x: cannot be written to (Not a directory)\n"
         assert not list(tmp_path.rglob("history.csv"))
     (tmp_path / "broken.toml").write_text("title = ")
     assert "broken: is not valid TOML" in cli("reproduce", "broken.toml").err
 
 
-def test_results_go_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a person's own files nor another experiment's results are written over, nor a whole run's by --quick."""
+def test_foreign_files_and_other_results_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the user's files nor another experiment's results are overwritten, nor full results by --quick."""
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path / "mine.toml", small())
     write_experiment(tmp_path / "other.toml", small(title="Other"))
     assert cli("reproduce", "mine.toml", "--out", "mine").code == 0
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "runs.csv").write_text("mine")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "runs.csv").write_text("mine")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for arguments, said in (
-        (("mine.toml", "--out", "own"), "--out own: is not empty and holds no results"),
-        (("mine.toml", "--out", "."), "--out .: is not empty and holds no results"),
-        (("other.toml", "--out", "mine"), "--out mine: holds the results of another experiment ('Small')"),
-        (("mine.toml", "--out", "mine", "--quick"), "--out mine: holds the results of the whole experiment"),
+    for arguments, message in (
+        (("mine.toml", "--out", "files"), "--out files: is not empty and does not contain results"),
+        (("mine.toml", "--out", "."), "--out .: is not empty and does not contain results"),
+        (("other.toml", "--out", "mine"), "--out mine: contains the results of another experiment ('Small')"),
+        (("mine.toml", "--out", "mine", "--quick"), "--out mine: contains the results of the full experiment"),
     ):
         refused = cli("reproduce", *arguments)
         assert refused.code == 2
-        assert refused.err.startswith(f"error: {said}")
+        assert refused.err.startswith(f"error: {message}")
         assert refused.err.count("\n") == 1
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    (tmp_path / "within" / "cache").mkdir(parents=True)  # as a call leaves it that was stopped
+    (tmp_path / "within" / "cache").mkdir(parents=True)  # as a stopped call leaves it
     assert cli("reproduce", "mine.toml", "--out", "within", "--cache", "within/cache").code == 0
     (tmp_path / "mine" / "runs.csv").unlink()  # as if it had been killed there
     assert cli("reproduce", "mine.toml", "--out", "mine").code == 0
     assert (tmp_path / "mine" / "runs.csv").read_bytes() == before[tmp_path / "mine" / "runs.csv"]
 
 
-def test_a_panel_that_some_cells_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if `--only` of a cell without the costly measures is refused: cells of earlier calls stay in results."""
+def test_a_panel_whose_measure_only_some_cells_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--only` of a cell without the costly measures is allowed: cells of earlier calls stay in the results."""
     monkeypatch.chdir(tmp_path)
     table = small(figure={"series": ["period", "alpha"], "panel": [{"title": "G", "y": "stationarity/n"}]})
-    own = table["sweep"][1]["values"]
-    own[0]["set"]["metrics.costly_every"] = 4
+    values = table["sweep"][1]["values"]
+    values[0]["set"]["metrics.costly_every"] = 4
     write_experiment(tmp_path / "mine.toml", table)
     assert cli("reproduce", "mine.toml", "--only", "alpha=large", "--out", "mine").code == 0
-    del own[0]["set"]["metrics.costly_every"]
+    del values[0]["set"]["metrics.costly_every"]
     write_experiment(tmp_path / "mine.toml", table)
     assert "'stationarity/n' given, but no cell evaluates it" in cli("reproduce", "mine.toml", "--out", "other").err

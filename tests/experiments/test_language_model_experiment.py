@@ -1,4 +1,4 @@
-"""The paper's table of language models: all seven methods, in quick mode, on a model and instructions made here."""
+"""The paper's table of language models: all seven methods, in quick mode, on a tiny model and made-up texts."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from depositum import experiments
-from depositum.experiments import Options
+from depositum.experiments import SweepOptions
 from tests.support.small_runs import cli
 
 CATEGORIES = ("brainstorming", "classification", "closed_qa", "creative_writing", "general_qa",
@@ -14,7 +14,7 @@ CATEGORIES = ("brainstorming", "classification", "closed_qa", "creative_writing"
 
 
 def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuned, and trained on two splits: perplexities before and after, overall and by category."""
+    """All are tuned and trained on two splits; perplexities before and after, overall and by category."""
     pytest.importorskip("peft")
     from tests.support.language_models import make_base, records, write_lines
 
@@ -36,7 +36,7 @@ def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(frame["seed"]) == {0, 1}
     wanted = [f"perplexity:{name}" for name in ("overall", *CATEGORIES)]
     assert (frame[wanted] > 1).all().all()
-    # All start from the base, and each seed is tested on other texts.
+    # All start from the base model, and each seed has its own test texts.
     start = frame[frame["iteration"] == 0].groupby("seed")["perplexity:overall"]
     assert (start.nunique() == 1).all()
     assert start.first().nunique() == 2
@@ -46,17 +46,17 @@ def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "not run" not in (results / "claims.md").read_text()
 
 
-def test_tuned_on_the_validation_part_whatever_the_texts(tmp_path: Path) -> None:
-    """A person's own texts in the place of Dolly are not tuned on their test part; all else of them stays."""
+def test_user_defined_texts_are_tuned_on_their_validation_part(tmp_path: Path) -> None:
+    """Texts that replace Dolly are not tuned on their test part; their other arguments stay."""
     pytest.importorskip("peft")
     from tests.support.language_models import make_base, records, write_lines
 
     file, base = write_lines(tmp_path / "own.jsonl", records(80)), make_base(tmp_path / "base")
     own = f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}"
-    options = Options(quick=True, overrides=(own, f"problem.model.lora.base='{base}'"))
-    plan = experiments.plan(experiments.load("llm"), options, ())
+    options = SweepOptions(quick=True, overrides=(own, f"problem.model.lora.base='{base}'"))
+    plan = experiments.make_plan(experiments.load_experiment("llm"), options, ())
     texts = {"file": str(file), "max_length": 96, "split_seed": "run"}
-    tried = [config for choice in plan.choices for point in choice.points for config in point.configs]
-    assert len(tried) == 5 * 2 * 2 + 2 * 2
-    assert all(config.problem.dataset == {"instructions": {**texts, "evaluate": "validation"}} for config in tried)
+    configs = [cell.config for task in plan.tuning for point in task.points for cell in point.configs]
+    assert len(configs) == 5 * 2 * 2 + 2 * 2
+    assert all(config.problem.dataset == {"instructions": {**texts, "evaluate": "validation"}} for config in configs)
     assert all(cell.table["problem"]["dataset"] == {"instructions": texts} for cell in plan.cells)

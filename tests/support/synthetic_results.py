@@ -1,18 +1,18 @@
-"""Results of experiments that nobody ran, for what is made of them."""
+"""Synthetic results of experiments."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from depositum.experiments.cache import Kept
-from depositum.experiments.results import Outcome, Results
+from depositum.experiments.cache import CachedCell
+from depositum.experiments.results import CellResult, Results
 from depositum.runs import Config, parse
 
 CONFIG = parse({"run": {"steps": 40, "period": 10}, "problem": {"clients": 4}})
 
 
-def outcome(
+def cell_result(
     values: dict[str, Any],
     *,
     diverged: bool = False,
@@ -20,13 +20,13 @@ def outcome(
     config: Config = CONFIG,
     trace: Any = None,
     **labels: str,
-) -> Outcome:
-    """A cell whose measures are, over t = 0, 10, …, a pair of seeds' values each, or one pair throughout.
+) -> CellResult:
+    """A cell with two seeds: a measure is one pair of values, or a pair for each of t = 0, 10, …, 40.
 
-    Of one that diverged, the first seed did, and has nothing after t = 20.
+    If it diverged, the first seed did, and has no values after t = 20.
     """
     if missing:
-        return Outcome(labels, config, None)
+        return CellResult(labels, config, None)
     rows = []
     for seed in (0, 1):
         last = 20 if diverged and seed == 0 else 40
@@ -35,14 +35,14 @@ def outcome(
             for name, given in values.items():
                 row[name] = given[k][seed] if isinstance(given[0], (list, tuple)) else given[seed]
             rows.append(row)
-    kept = Kept(Path(), [0, 1], ["seed 0 diverged: x"] if diverged else [], 1.0, "CPU", {})
+    cached = CachedCell(Path(), [0, 1], ["seed 0 diverged: x"] if diverged else [], 1.0, "CPU", {})
     frame = None if trace is None else pd.DataFrame(trace, columns=["seed", "iteration", "consensus_x"])
-    return Outcome(labels, config, kept, pd.DataFrame(rows), frame)
+    return CellResult(labels, config, cached, pd.DataFrame(rows), frame)
 
 
 def along(*pairs: tuple[float, float], measure: str = "train_loss", **labels: str) -> Results:
-    """Cells a, b, c, … of an axis, each with a final value per seed."""
+    """Cells a, b, c, … of an axis, each with one value per seed."""
     names = ["a", "b", "c", "d", "e"][: len(pairs)]
     return Results(
-        [outcome({measure: pair}, axis=k, **labels) for k, pair in zip(names, pairs, strict=True)], {"axis": names}
+        [cell_result({measure: pair}, axis=k, **labels) for k, pair in zip(names, pairs, strict=True)], {"axis": names}
     )
