@@ -1,8 +1,8 @@
-"""The decentralized composite methods against plain NumPy versions of their equations, and where they converge to.
+"""The decentralized composite methods: equations, limits, special cases, costs and invariants.
 
-Every NumPy version keeps the indices of its paper and shares nothing with the package. Gradients are full, or noisy in
-a way that differs with (iteration, draw, batch size) and with the point, so that a batch used at the wrong point, in
-the wrong iteration or of the wrong size shows: with full gradients alone, recursive estimates are the gradient itself.
+Gradients are full, or noisy in a way that depends on (iteration, draw, batch size) and on the point, so that a batch
+that is used at the wrong point, in the wrong iteration or with the wrong size is detected: with full gradients,
+recursive estimates are the gradient itself.
 """
 
 from collections.abc import Callable
@@ -43,10 +43,10 @@ from tests.support.equations_composite import (
 )
 from tests.support.method_problems import DIM, Array, L, N
 
-# 1. Equality
+# Equations
 
 
-def always(value: float) -> Callable[[int], float]:
+def constant(value: float) -> Callable[[int], float]:
     return lambda t: value
 
 
@@ -61,7 +61,7 @@ def storm_weight(t: int) -> float:
 SHRINKING = Power(0.3 / 4 ** (1 / 3), 1 / 3, 4.0)
 V2, V1 = ({"version": v, "placement": "combine-then-prox"} for v in ("v2", "v1"))
 LATER = {"version": "v2", "placement": "prox-then-combine"}
-SLOW: dict[str, Any] = {"alpha": always(0.1), "b": always(0.4)}
+SLOW: dict[str, Any] = {"alpha": constant(0.1), "b": constant(0.4)}
 CASES: dict[str, tuple[Algorithm, Callable[..., States], dict[str, Any]]] = {
     "deepstorm": (DeepStorm(0.1, 0.4), deepstorm, SLOW | V2),
     "deepstorm v1": (DeepStorm(0.1, 0.4, version="v1"), deepstorm, SLOW | V1),
@@ -76,18 +76,18 @@ CASES: dict[str, tuple[Algorithm, Callable[..., States], dict[str, Any]]] = {
         deepstorm,
         {"rounds": 3, "chebyshev": True, "initial": "full"} | SLOW | V2,
     ),
-    "prox-dasa": (ProxDASA(0.3, 0.2), prox_dasa, {"eta": 0.3, "a": always(0.2)}),
-    "prox-dasa rounds": (ProxDASA(0.3, 0.2, rounds=2), prox_dasa, {"eta": 0.3, "a": always(0.2), "rounds": 2}),
+    "prox-dasa": (ProxDASA(0.3, 0.2), prox_dasa, {"eta": 0.3, "a": constant(0.2)}),
+    "prox-dasa rounds": (ProxDASA(0.3, 0.2, rounds=2), prox_dasa, {"eta": 0.3, "a": constant(0.2), "rounds": 2}),
     "prox-dasa shrinking": (
         ProxDASA(0.3, Power(0.8 * N**0.5, 0.5)),
         prox_dasa,
         {"eta": 0.3, "a": lambda t: min(0.8 * (N / (t + 1)) ** 0.5, 1.0)},
     ),
-    "prox-dasa-gt": (ProxDASAGT(0.3, 0.2), prox_dasa, {"eta": 0.3, "a": always(0.2), "tracking": True}),
+    "prox-dasa-gt": (ProxDASAGT(0.3, 0.2), prox_dasa, {"eta": 0.3, "a": constant(0.2), "tracking": True}),
     "prox-dasa-gt unused": (
         ProxDASAGT(0.3, 0.2, rounds=2, tracker="unused"),
         prox_dasa,
-        {"eta": 0.3, "a": always(0.2), "rounds": 2, "tracking": True, "unused": True},
+        {"eta": 0.3, "a": constant(0.2), "rounds": 2, "tracking": True, "unused": True},
     ),
     "proxgt-sa": (ProxGTSA(0.1), proxgt, {"alpha": 0.1}),
     "proxgt-sa rounds": (ProxGTSA(0.1, rounds=2), proxgt, {"alpha": 0.1, "rounds": 2}),
@@ -128,7 +128,7 @@ def periods_of(method: Algorithm) -> tuple[int, ...]:
     return PERIODS if method.periods is None else tuple(method.periods)
 
 
-#: These draw batches of a size of their own, so they have no run with full gradients alone.
+#: These draw batches of another size than the run's, so they are not tested with full gradients.
 SAMPLING = ("deepstorm shrinking", "proxgt-sr-o")
 EQUALITIES = [
     pytest.param(case, period, gradient, id=f"{case}-{period}-{gradient.__name__}")
@@ -140,8 +140,8 @@ EQUALITIES = [
 
 
 @pytest.mark.parametrize(("case", "period", "gradient"), EQUALITIES)
-def test_equals_its_equations(case: str, period: int, gradient: Gradient) -> None:
-    """Every variable, to 1e-10: a wrong order, index, sign, weight, batch or schedule breaks it."""
+def test_equals_its_equations_in_numpy(case: str, period: int, gradient: Gradient) -> None:
+    """Every variable, to 1e-10. Fails for a wrong order, index, sign, weight, batch or schedule."""
     method, reference, options = CASES[case]
     trajectory = start(method, gradient, period)
     for t, expected in zip(range(STEPS + 1), reference(gradient, period, **options), strict=False):
@@ -152,7 +152,7 @@ def test_equals_its_equations(case: str, period: int, gradient: Gradient) -> Non
     assert int(trajectory.simulator.state.t) == STEPS + 1
 
 
-# 2. and 3. Where they converge to
+# Limits
 
 EXACT: dict[str, tuple[Algorithm, int]] = {
     "deepstorm": (DeepStorm(0.1 / L, 0.3), 500),
@@ -171,8 +171,8 @@ def disagreement(x: Array) -> float:
 
 
 @pytest.mark.parametrize(("case", "period"), [(c, p) for c in EXACT for p in periods_of(EXACT[c][0])])
-def test_exact_methods_find_the_solution_and_stay(case: str, period: int) -> None:
-    """At a constant step with full gradients: nothing is left of the clients' differences."""
+def test_exact_methods_converge_to_the_solution(case: str, period: int) -> None:
+    """At a constant stepsize with full gradients, although the clients differ."""
     method, steps = EXACT[case]
     trajectory = mp.run(method, period=period, steps=steps)
     assert mp.distance(trajectory, "lasso") <= 1e-6
@@ -181,8 +181,8 @@ def test_exact_methods_find_the_solution_and_stay(case: str, period: int) -> Non
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
 
 
-def test_compressed_tracking_finds_the_solution() -> None:
-    """What compression leaves out is made up for later: hats that were not kept would leave an error for ever."""
+def test_compressed_tracking_converges_to_the_solution() -> None:
+    """What compression omits is sent later. Fails if x̂ and ŷ are lost, which would leave a permanent error."""
     trajectory = mp.run(CDProxSGT(0.2 / L, keep=0.4), steps=700)
     assert mp.distance(trajectory, "lasso") <= 1e-6
     assert disagreement(trajectory.x) <= 1e-6
@@ -193,18 +193,18 @@ def test_compressed_tracking_finds_the_solution() -> None:
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("method", [ProxDASA(0.5 / L, 0.3), ProxDASAGT(0.5 / L, 0.3, tracker="unused")])
 def test_prox_dasa_without_tracking_is_biased(method: Algorithm, period: int) -> None:
-    """It settles, but where the clients' differences put it."""
+    """It converges, but not to the solution."""
     trajectory = mp.run(method, period=period, steps=400)
     assert mp.distance(trajectory, "lasso") > 1e-3
     before = trajectory.x.copy()
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
 
 
-# 4. Identities
+# Special cases that are other methods
 
 
 def assert_same_models(*methods: Algorithm, period: int = 1) -> None:
-    """60 iterations on the same noisy gradients, to rounding."""
+    """The methods have equal models over 60 iterations with the same noisy gradients, to rounding."""
     runs = [start(method, noisy, period) for method in methods]
     for _ in range(60):
         for run in runs:
@@ -225,14 +225,14 @@ def test_depositum_without_momentum_is_proxgt_and_dproxsgt() -> None:
 
 
 def test_proxgt_that_always_refreshes_with_the_same_batch_is_proxgt_sa() -> None:
-    """With q = 1 nothing is recursive; here both take full gradients."""
+    """With q = 1 no step is recursive; here both use full gradients."""
     a, b = mp.run(ProxGTSA(0.1), steps=60), mp.run(ProxGTSRE(0.1, q=1), steps=60)
     assert (a.x == b.x).all()
 
 
 @pytest.mark.parametrize("period", PERIODS)
-def test_deepstorm_with_b_1_estimates_by_the_gradient(period: int) -> None:
-    """v2 with b = 1: d = g; with the prox first it is then DEPOSITUM without momentum, at any period."""
+def test_deepstorm_with_b_1_is_depositum_without_momentum(period: int) -> None:
+    """In v2 with b = 1, d is the gradient; with the prox first this is DEPOSITUM with γ = 0, at any period."""
     plain = dp.Depositum(0.1, 0.0, start="mixed")
     assert_same_models(plain, DeepStorm(0.1, 1.0, placement="prox-then-combine"), period=period)
 
@@ -247,18 +247,18 @@ def test_the_two_forms_of_dproxsgt_differ() -> None:
     assert np.abs(a.x - b.x).max() > 1e-3
 
 
-def test_where_the_prox_stands_decides_about_consensus() -> None:
-    """On a complete graph an exchange ends all disagreement if it comes last, and does not if the prox does."""
+def test_placement_of_the_prox_decides_about_consensus() -> None:
+    """On a complete graph an exchange gives consensus if it comes last, but not if the prox comes last."""
     for placement, agrees in (("combine-then-prox", False), ("prox-then-combine", True)):
         method = DeepStorm(0.3, 0.5, placement=placement)
         trajectory = mp.run(method, network=dp.complete(N), period=5, steps=6)  # the sixth step exchanges
         assert (disagreement(trajectory.x) <= 1e-12) is agrees
 
 
-# 5. What they cost
+# Costs
 
 SAMPLES = mp.A.shape[1]
-#: Vectors per phase, gradients at the start, and gradients per iteration, in full passes over a client's samples.
+#: Vectors per phase, and full gradients at the start and per iteration.
 COSTS: dict[str, tuple[int, float, float]] = {
     "deepstorm": (2, 1, 2),
     "deepstorm v1": (2, 1, 3),
@@ -278,8 +278,8 @@ COSTS: dict[str, tuple[int, float, float]] = {
 
 
 @pytest.mark.parametrize(("case", "period"), [(c, p) for c in COSTS for p in periods_of(CASES[c][0])])
-def test_costs_are_what_the_method_says(case: str, period: int) -> None:
-    """Bytes per exchange and gradients per iteration, as counted where they happen."""
+def test_costs_are_as_declared(case: str, period: int) -> None:
+    """Bytes per exchange and gradients per iteration, as counted by the simulator."""
     method = CASES[case][0]
     vectors, at_start, per_step = COSTS[case]
     assert method.vectors() == vectors
@@ -294,16 +294,16 @@ def test_costs_are_what_the_method_says(case: str, period: int) -> None:
         assert simulator.costs.gradient_evaluations - before.gradient_evaluations == per_step * SAMPLES
 
 
-def test_compression_is_paid_for_by_what_is_kept() -> None:
-    """Two entries of five, each a number of 8 bytes and a position of 4, for two variables to two neighbours."""
+def test_compressed_bytes_are_counted() -> None:
+    """Two of five entries, each a number of 8 bytes and an index of 4, of two variables to two neighbours."""
     simulator = mp.run(CDProxSGT(0.1, keep=0.4)).simulator
     simulator.step()
     assert simulator.costs.bytes_sent == 2 * 2 * 2 * (8 + 4)
 
 
 @pytest.mark.parametrize("period", PERIODS)
-def test_recursive_proxgt_exchanges_and_refreshes_each_in_its_own_time(period: int) -> None:
-    """v⁰, v^q, v^{2q}, … cost one batch of their own size and the others two; exchanges keep to T0."""
+def test_recursive_proxgt_exchanges_and_refreshes_independently(period: int) -> None:
+    """v⁰, v^q, v^{2q}, … cost one batch of their own size, the others two; exchanges have period T0."""
     q, refresh = 3, 128
     method = ProxGTSRO(0.1, q=q, refresh_batch=refresh)
     simulator = mp.run(method, period=period).simulator
@@ -317,7 +317,7 @@ def test_recursive_proxgt_exchanges_and_refreshes_each_in_its_own_time(period: i
         assert simulator.costs.bytes_sent - before.bytes_sent == (t % period == 0) * 2 * 2 * DIM * 8
 
 
-# 6. Trackers
+# Invariants
 
 TRACKED = {"deepstorm": "d", "deepstorm v1": "d", "deepstorm rounds": "d", "prox-dasa-gt": "v"} | dict.fromkeys(
     ["proxgt-sa chebyshev", "proxgt-sr-o", "proxgt-sr-e", "dproxsgt", "dproxsgt released", "cdproxsgt"], "nu"
@@ -326,8 +326,8 @@ TRACKED = {"deepstorm": "d", "deepstorm v1": "d", "deepstorm rounds": "d", "prox
 
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("case", TRACKED)
-def test_trackers_keep_the_average(case: str, period: int) -> None:
-    """J y = J(what is tracked) at every t, at every period and with noisy gradients."""
+def test_trackers_preserve_the_average(case: str, period: int) -> None:
+    """mean(y) is the mean of the tracked variable at every t and period, with noisy gradients."""
     trajectory = start(CASES[case][0], noisy, period)
     for _ in range(60):
         tracked = getattr(trajectory, TRACKED[case])
@@ -335,7 +335,7 @@ def test_trackers_keep_the_average(case: str, period: int) -> None:
         trajectory.advance(1)
 
 
-# What a person can get wrong
+# Rejected settings
 
 
 @pytest.mark.parametrize(
@@ -366,8 +366,8 @@ def test_trackers_keep_the_average(case: str, period: int) -> None:
         ("sppdm", "eta", "polyak"),
     ],
 )
-def test_bad_hyperparameters_are_refused(name: str, key: str, value: Any) -> None:
-    """By name as a configuration gives them, and by the class: the key and the value are said, in one line."""
+def test_invalid_hyperparameters_are_rejected(name: str, key: str, value: Any) -> None:
+    """By name, as in a configuration, and by class; the error has the key and the value, in one line."""
     for build in (lambda: dp.algorithm(name, **{key: value}), lambda: type(dp.algorithm(name))(**{key: value})):
         with pytest.raises(dp.ConfigError) as caught:
             build()
@@ -382,8 +382,8 @@ def test_sppdm_has_no_local_steps() -> None:
 
 
 @pytest.mark.parametrize("method", [DeepStorm(0.5), ProxDASA(0.5), ProxGTSA(0.5), DProxSGT(0.5), CDProxSGT(0.5)])
-def test_the_prox_is_checked_with_the_step_it_gets(method: Algorithm) -> None:
-    """0.5·βρ must be below 1: 0.95 passes, 1 does not."""
+def test_the_prox_is_checked_with_its_actual_step(method: Algorithm) -> None:
+    """0.5·βρ must be below 1: 0.95 is accepted, 1 is not."""
     method.check(1, composite=True, prox_modulus=1.9)
     with pytest.raises(dp.ConfigError, match=r"[αη]βρ = 0.5·2 = 1"):
         method.check(1, composite=True, prox_modulus=2.0)

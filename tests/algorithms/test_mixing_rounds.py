@@ -1,4 +1,4 @@
-"""Several mixing rounds in one phase: contraction, averages, cost; and what `mix` offers beside."""
+"""Several mixing rounds in one phase: contraction, averages and cost; and the other members of `mix`."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def operator(network: dp.Network, rounds: int, chebyshev: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 7])
 @pytest.mark.parametrize("network", [dp.ring(10), dp.star(6), dp.torus(12), dp.path(5)], ids=str)
-def test_rounds_contract_as_theory_says(network: dp.Network, rounds: int) -> None:
-    """W^K contracts by λ^K; Chebyshev within 2c^K/(1 + c^{2K}), never worse than plain, and keeps averages."""
+def test_rounds_contract_as_in_theory(network: dp.Network, rounds: int) -> None:
+    """W^K contracts by λ^K; Chebyshev by 2c^K/(1 + c^{2K}), never worse than plain, and preserves averages."""
     average = np.full((network.n, network.n), 1 / network.n)
     plain, fast = (operator(network, rounds, chebyshev) for chebyshev in (False, True))
     assert np.abs(plain - np.linalg.matrix_power(network.W, rounds)).max() <= 1e-12
@@ -35,13 +35,13 @@ def test_rounds_contract_as_theory_says(network: dp.Network, rounds: int) -> Non
     assert contraction <= np.linalg.norm(plain - average, 2) + 1e-12
 
 
-def test_four_rounds_on_a_ring_of_ten() -> None:
+def test_contraction_of_four_rounds_on_a_ring_of_ten() -> None:
     average = np.full((10, 10), 0.1)
     assert np.linalg.norm(operator(dp.ring(10), 4, True) - average, 2) == pytest.approx(0.233, abs=5e-4)
     assert np.linalg.norm(operator(dp.ring(10), 4, False) - average, 2) == pytest.approx(0.580, abs=5e-4)
 
 
-def test_each_round_is_an_exchange() -> None:
+def test_each_round_is_counted_as_an_exchange() -> None:
     """Two neighbours, K rounds, one row of 7 numbers each."""
     mix = exchange(dp.ring(6))
     mix_rounds(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
@@ -49,15 +49,15 @@ def test_each_round_is_an_exchange() -> None:
 
 
 @pytest.mark.parametrize("chebyshev", [False, True])
-def test_in_a_local_step_nothing_happens(chebyshev: bool) -> None:
+def test_rounds_are_the_identity_in_a_local_step(chebyshev: bool) -> None:
     mix = exchange(dp.ring(6))
     z = torch.randn(6, 4, dtype=DOUBLE)
     assert (mix_rounds(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
     assert mix.to_each == 0
 
 
-def test_what_mix_knows_of_the_network() -> None:
-    """Neighbour sums, degrees, and the eigenvalues on both ends, for two trials at once."""
+def test_mix_has_neighbour_sums_degrees_and_eigenvalues() -> None:
+    """For two trials at once."""
     network = dp.star(5)
     mix = exchange(network, trials=2)
     z = torch.randn(10, 3, dtype=DOUBLE)
@@ -70,7 +70,7 @@ def test_what_mix_knows_of_the_network() -> None:
     assert np.abs(mix.average(z)[5:].numpy() - z[5:].numpy().mean(0)).max() <= 1e-12
 
 
-def test_a_payload_is_what_is_counted() -> None:
+def test_a_payload_replaces_the_counted_bytes() -> None:
     mix = exchange(dp.ring(6))
     mix(torch.ones(6, 100, dtype=DOUBLE), payload=12)
     assert mix.to_each * mix.sent_to(0) == 24

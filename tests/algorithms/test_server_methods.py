@@ -1,7 +1,4 @@
-"""The methods with a server: their equations in plain NumPy, what they converge to and what they cost.
-
-The NumPy versions are written round by round, each with its local loop inside, and share no code with the package.
-"""
+"""The methods with a server: equations, limits, special cases, invariants, costs and prox steps."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -29,8 +26,8 @@ from tests.support.equations_server import (
 from tests.support.method_problems import BETA, DIM, MU, PER_CLIENT, SOLUTION, X0, L, distance, gradients, run, soft
 
 E = 0.1 / L
-#: Every method in every form: the package's, its NumPy version, and the problem.
-TWINS: dict[str, tuple[Algorithm, Callable[[int], Rounds], str]] = {
+#: Every method in every form: the method, its NumPy version, and the problem.
+CASES: dict[str, tuple[Algorithm, Callable[[int], Rounds], str]] = {
     "fedavg": (dp.algorithm("fedavg", alpha=E), lambda K: fedavg(K, "ridge", E), "ridge"),
     "fedavg, s": (dp.algorithm("fedavg", alpha=E, server_step=1.4), lambda K: fedavg(K, "ridge", E, 1.4), "ridge"),
     "fedavg-m": (
@@ -95,16 +92,16 @@ TWINS: dict[str, tuple[Algorithm, Callable[[int], Rounds], str]] = {
 
 
 @pytest.mark.parametrize("period", PERIODS)
-@pytest.mark.parametrize("form", TWINS)
-def test_equals_its_equations_by_hand(form: str, period: int) -> None:
-    """Every round's variables to 1e-10, and no change of the server's model within a round.
+@pytest.mark.parametrize("form", CASES)
+def test_equals_its_equations_in_numpy(form: str, period: int) -> None:
+    """The variables after every round, to 1e-10; the server's model does not change within a round.
 
-    A wrong sign, weight, order, prox step, or count of local steps breaks it.
+    Fails for a wrong sign, weight, order, prox step, or number of local steps.
     """
-    method, twin, kind = TWINS[form]
+    method, reference, kind = CASES[form]
     trajectory = run(method, kind, period=period)
     assert np.array_equal(trajectory.x, tile(X0))
-    for r, expected in enumerate(islice(twin(period), 60 if period == 1 else 16)):
+    for r, expected in enumerate(islice(reference(period), 60 if period == 1 else 16)):
         before = trajectory.x
         trajectory.advance(period - 1)
         assert np.array_equal(trajectory.x, before)
@@ -114,7 +111,7 @@ def test_equals_its_equations_by_hand(form: str, period: int) -> None:
             assert np.abs(getattr(trajectory, name) - value).max() <= 1e-10 * scale, f"{name} after round {r + 1}"
 
 
-# What they converge to
+# Limits
 
 FAST = 0.3 / L
 EXACT = {
@@ -126,7 +123,7 @@ EXACT = {
     "fedadmm": (dp.algorithm("fedadmm", alpha=FAST, c=1.0), "lasso"),
     "zhang-composite": (dp.algorithm("zhang-composite", alpha=FAST), "lasso"),
 }
-#: With the periods at which they are; with T0 = 1 the others are proximal gradient descent, or nearly so.
+#: With the periods at which they are biased; the others are (almost) proximal gradient descent at T0 = 1.
 BIASED = [
     ("fedavg", dp.algorithm("fedavg", alpha=FAST), "ridge", 5),
     ("fedavg-m", dp.algorithm("fedavg-m", alpha=FAST, gamma=0.5), "ridge", 5),
@@ -141,8 +138,8 @@ BIASED = [
 
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("form", EXACT)
-def test_exact_methods_reach_the_solution_and_stay(form: str, period: int) -> None:
-    """A correction that forgets a term, or a prox too many, leaves a bias; a whole state not at rest moves on."""
+def test_exact_methods_converge_to_the_solution(form: str, period: int) -> None:
+    """Fails for a correction that lacks a term, or a prox too many, which leave a bias."""
     method, kind = EXACT[form]
     trajectory = run(method, kind, period=period, steps=700)
     assert distance(trajectory, kind) <= 1e-6
@@ -152,8 +149,8 @@ def test_exact_methods_reach_the_solution_and_stay(form: str, period: int) -> No
 
 
 @pytest.mark.parametrize(("method", "kind", "period"), [p[1:] for p in BIASED], ids=[f"{p[0]}-{p[3]}" for p in BIASED])
-def test_biased_methods_stop_elsewhere(method: Algorithm, kind: str, period: int) -> None:
-    """They come to rest, and not at the solution: if one did, it would not be the method that the literature has."""
+def test_biased_methods_converge_elsewhere(method: Algorithm, kind: str, period: int) -> None:
+    """They converge, but not to the solution. Fails if one is not the method of the literature."""
     trajectory = run(method, kind, period=period, steps=700)
     before = trajectory.x
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
@@ -161,7 +158,7 @@ def test_biased_methods_stop_elsewhere(method: Algorithm, kind: str, period: int
 
 
 def test_a_large_eta_makes_feddr_slow() -> None:
-    """Five inner steps hardly solve (DR.2) with η = 100, where with η = 1 as many rounds end at the solution."""
+    """Five inner steps hardly solve (DR.2) with η = 100; with η = 1, the same number of rounds converges."""
     slow, fast = (run(dp.algorithm("feddr", alpha=FAST, eta=eta), period=5, steps=700) for eta in (100.0, 1.0))
     assert distance(fast, "lasso") <= 1e-9
     assert distance(slow, "lasso") > 1e-3
@@ -170,22 +167,22 @@ def test_a_large_eta_makes_feddr_slow() -> None:
 def test_fast_fedda_is_biased() -> None:
     """Its error is O(1/T) around a limit that is not the solution.
 
-    With T0 = 1 that limit is known: 2T points in its sum of T iterations leave ∇f(x) + β∂h(x) ∋ (m/2)x.
+    With T0 = 1 the limit is known: with 2T points in the sum after T iterations, ∇f(x) + β∂h(x) ∋ (m/2)x.
     """
     for period in PERIODS:
         trajectory = run(dp.algorithm("fast-fedda", m=MU, G=2 * L), period=period, steps=250)
         quarter = trajectory.x
         half = trajectory.advance(250).x
-        whole = trajectory.advance(500).x
-        assert np.abs(whole - half).max() <= 0.55 * np.abs(half - quarter).max()
-        limit = (2 * whole - half)[0]
+        end = trajectory.advance(500).x
+        assert np.abs(end - half).max() <= 0.55 * np.abs(half - quarter).max()
+        limit = (2 * end - half)[0]
         assert np.abs(limit - SOLUTION["lasso"]).max() > 1e-2
         if period == 1:
             g = gradients(tile(limit)).mean(0) - MU / 2 * limit
             assert np.abs(limit - soft(limit - g / L, BETA / L)).max() < 1e-5
 
 
-# Identities
+# Special cases that are other methods, and invariants
 
 PAIRS = {
     "fedadmm(c) = feddr(a=1, eta=1/c)": (
@@ -213,8 +210,8 @@ PAIRS = {
 
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_one_method_is_another(pair: str, period: int) -> None:
-    """Equal to rounding at every iteration, inexact inner solves and local iterates included."""
+def test_special_cases_are_other_methods(pair: str, period: int) -> None:
+    """Equal to rounding at every iteration, including local iterates of inexact inner solves."""
     one, other, kind = PAIRS[pair]
     a, b = run(one, kind, period=period), run(other, kind, period=period)
     for _ in range(60):
@@ -223,8 +220,8 @@ def test_one_method_is_another(pair: str, period: int) -> None:
         assert np.abs(a.local - b.local).max() <= 1e-13
 
 
-def test_duals_of_fedadmm_are_displacements_of_feddr() -> None:
-    """q_i = (x_i − y_i)/η, with the y_i of the round before the next one's (DR.1)."""
+def test_dual_variables_of_fedadmm_are_displacements_of_feddr() -> None:
+    """q_i = (x_i − y_i)/η, with y_i before (DR.1) of the next round."""
     admm = run(dp.algorithm("fedadmm", alpha=E, c=1.7), period=5, steps=40)
     dr = run(dp.algorithm("feddr", alpha=E, eta=1 / 1.7), period=5, steps=40)
     y = dr.anchor - (dr.x - dr.local)
@@ -233,8 +230,8 @@ def test_duals_of_fedadmm_are_displacements_of_feddr() -> None:
 
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("form", ["scaffold I", "scaffold II", "scaffold-m"])
-def test_server_variate_is_the_mean_of_the_clients(form: str, period: int) -> None:
-    """c = mean_i c_i at every iteration: what makes the corrections cancel on average."""
+def test_server_control_variate_is_the_mean_of_the_clients(form: str, period: int) -> None:
+    """c = mean_i c_i at every iteration, so that the corrections cancel on average."""
     trajectory = run(EXACT[form][0], "ridge", period=period)
     for _ in range(40):
         assert np.abs(trajectory.c - trajectory.ci.mean(0)).max() <= 1e-12
@@ -244,8 +241,8 @@ def test_server_variate_is_the_mean_of_the_clients(form: str, period: int) -> No
 
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("start", ["zero", "gradient"])
-def test_corrections_average_to_nothing(start: str, period: int) -> None:
-    """mean_i c_i = 0 at every iteration, with server steps ≠ 1 too."""
+def test_corrections_average_to_zero(start: str, period: int) -> None:
+    """mean_i c_i = 0 at every iteration, also with server steps ≠ 1."""
     trajectory = run(dp.algorithm("zhang-composite", alpha=E, server_step=1.4, start=start), period=period)
     for _ in range(40):
         assert np.abs(trajectory.c.mean(0)).max() <= 1e-12
@@ -258,10 +255,10 @@ def test_corrections_average_to_nothing(start: str, period: int) -> None:
 FULL = PER_CLIENT + DIM  # component gradients in one full local gradient
 
 
-@pytest.mark.parametrize("form", TWINS)
-def test_costs_are_what_the_method_says(form: str) -> None:
-    """Bytes up once per round, `vectors()` of them; one gradient per iteration, and one more per round in option I."""
-    method, _, kind = TWINS[form]
+@pytest.mark.parametrize("form", CASES)
+def test_costs_are_as_declared(form: str) -> None:
+    """`vectors()` per round and client; one gradient per iteration, and one more per round with option I."""
+    method, _, kind = CASES[form]
     trajectory = run(method, kind, period=5)
     started = 1 if form == "zhang-composite, gradient" else 0
     costs = trajectory.simulator.costs
@@ -269,10 +266,10 @@ def test_costs_are_what_the_method_says(form: str) -> None:
     for _ in range(2):
         for k in range(5):
             before, after = trajectory.simulator.costs, trajectory.advance(1).simulator.costs
-            talks = k == 4
-            assert after.phases - before.phases == talks
-            assert after.bytes_sent - before.bytes_sent == talks * method.vectors() * DIM * 8
-            grads = 2 if form == "scaffold I" and talks else 1
+            exchanges = k == 4
+            assert after.phases - before.phases == exchanges
+            assert after.bytes_sent - before.bytes_sent == exchanges * method.vectors() * DIM * 8
+            grads = 2 if form == "scaffold I" and exchanges else 1
             assert after.gradient_evaluations - before.gradient_evaluations == grads * FULL
     assert method.vectors() == (2 if form.startswith(("scaffold", "fast-fedda")) else 1)
 
@@ -281,41 +278,41 @@ def test_costs_are_what_the_method_says(form: str) -> None:
 
 SCHEDULE = Power(start=E, power=0.5)
 SCHEDULED = {name: dp.algorithm(name, alpha=SCHEDULE) for name in ("fedmid", "feddualavg", "zhang-composite")}
-STEPPING = [
-    *((form, method) for form, (method, _, _) in TWINS.items()),
+WITH_SCHEDULES = [
+    *((form, method) for form, (method, _, _) in CASES.items()),
     *((f"{name}, schedule", method) for name, method in SCHEDULED.items()),
 ]
 
 
 @pytest.mark.parametrize("period", PERIODS)
-@pytest.mark.parametrize("method", [method for _, method in STEPPING], ids=[form for form, _ in STEPPING])
-def test_no_prox_step_is_larger_than_promised(method: Algorithm, period: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`largest_prox_step` is what weak convexity is checked with: it must cover steps that grow within a round.
+@pytest.mark.parametrize("method", [method for _, method in WITH_SCHEDULES], ids=[form for form, _ in WITH_SCHEDULES])
+def test_no_prox_step_is_larger_than_declared(method: Algorithm, period: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weak convexity is checked with `largest_prox_step`, which must cover steps that grow within a round.
 
-    Where steps do not shrink with t it is also attained. Smooth methods never take a prox.
+    If steps do not shrink with t, it is also attained. Smooth methods never apply a prox.
     """
     trajectory = run(method, "ridge" if method.handles == "smooth" else "lasso", period=period)
-    taken: list[float] = []
+    steps: list[float] = []
     oracle = trajectory.simulator.oracle
     original = oracle.prox
 
-    def noted(z: torch.Tensor, step: float | torch.Tensor) -> torch.Tensor:
-        taken.append(float(torch.as_tensor(step, dtype=torch.float64).max()))
+    def recorded(z: torch.Tensor, step: float | torch.Tensor) -> torch.Tensor:
+        steps.append(float(torch.as_tensor(step, dtype=torch.float64).max()))
         return original(z, step)
 
-    monkeypatch.setattr(oracle, "prox", noted)
+    monkeypatch.setattr(oracle, "prox", recorded)
     trajectory.advance(20)
     if method.handles == "smooth":
-        assert not taken
+        assert not steps
         return
     largest = method.largest_prox_step(period)
-    assert 0 < max(taken) <= largest * (1 + 1e-12)
+    assert 0 < max(steps) <= largest * (1 + 1e-12)
     if method.handles == "weakly convex" and method not in SCHEDULED.values():
-        assert max(taken) == pytest.approx(largest, rel=1e-12)
+        assert max(steps) == pytest.approx(largest, rel=1e-12)
 
 
-def test_a_schedule_is_summed_over_the_round() -> None:
-    """H of (FM.3) is Σ α_t over the round, and α_t is that of the iteration: FedMiD by hand with α_t = α/√(t+1)."""
+def test_scheduled_stepsizes_are_summed_over_a_round() -> None:
+    """H of (FM.3) is Σ α_t over the round: FedMiD in NumPy with α_t = α/√(t+1)."""
     trajectory = run(dp.algorithm("fedmid", alpha=SCHEDULE, server_step=1.3), period=5)
     w, t = X0, 0
     for _ in range(12):

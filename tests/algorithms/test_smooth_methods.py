@@ -1,10 +1,5 @@
-"""Decentralized methods for smooth problems (and PG-EXTRA) against plain NumPy versions of their equations.
+"""The decentralized methods for smooth problems, and PG-EXTRA: equations, limits, special cases and costs."""
 
-The NumPy versions share no code with the package: they are generators of the state after each iteration, written from
-the equations with a matrix W, a period T0 and a function α(t).
-"""
-
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,66 +26,10 @@ from depositum.algorithms import (
 )
 from depositum.engines import Simulator
 from tests.support import method_problems as mp
-from tests.support.equations_smooth import (
-    LAZY_PATH,
-    PATH,
-    START,
-    Reference,
-    d_psgd,
-    d_squared,
-    dsgt,
-    dsmt,
-    exact_diffusion,
-    extra,
-    gut_replaced,
-    gut_rounds,
-    heavy_ball,
-    k_gt,
-    led,
-    mean,
-    momentum_tracking,
-    pg_extra,
-    quasi_global,
-)
-from tests.support.method_problems import L, distance, gradients, run
+from tests.support.equations_smooth import LAZY_PATH, PATH, SMOOTH_METHODS, START, STEP, mean
+from tests.support.method_problems import L, case_label, distance, gradients, problem_kind, run
 
-STEP = 0.1 / L
-#: name: (method, its NumPy version, what that is told, periods)
-METHODS: dict[str, tuple[dp.Algorithm, Callable[..., Reference], dict[str, Any], tuple[int, ...]]] = {
-    "d-psgd": (DPSGD(STEP), d_psgd, {}, (1, 5)),
-    "d-psgd adapt": (DPSGD(STEP, "adapt"), d_psgd, {"form": "adapt"}, (1, 5)),
-    "dsgt": (DSGT(STEP), dsgt, {}, (1, 5)),
-    "dsgt second": (DSGT(STEP, "second"), dsgt, {"form": "second"}, (1, 5)),
-    "gut": (GUT(STEP, 0.6), gut_rounds, {"mu": 0.6}, (1, 5)),
-    "gut replaced": (GUT(STEP, 0.2, "replaced"), gut_replaced, {"mu": 0.2}, (1, 5)),
-    "fednmut": (FedNMUT(STEP, 0.6, noise=0.0), gut_rounds, {"mu": 0.6}, (1, 5)),
-    "fednmut increment": (FedNMUT(STEP, 0.6, 0.0, "increment"), gut_rounds, {"mu": 0.6}, (1, 5)),
-    "extra": (Extra(STEP), extra, {}, (1,)),
-    "pg-extra": (PgExtra(STEP), pg_extra, {}, (1,)),
-    "exact-diffusion": (ExactDiffusion(STEP), exact_diffusion, {}, (1,)),
-    "d2": (D2(STEP), d_squared, {}, (1,)),
-    "led": (LED(STEP), led, {}, (1, 5)),
-    "k-gt": (KGT(STEP), k_gt, {}, (1, 5)),
-    "k-gt eta": (KGT(STEP, eta=0.7), k_gt, {"eta": 0.7}, (1, 5)),
-    "momentum-tracking": (MomentumTracking(STEP, 0.7), momentum_tracking, {"b": 0.7}, (1, 5)),
-    "dsmt": (DSMT(STEP), dsmt, {"b": None, "chebyshev": True}, (1,)),
-    "dsmt b": (DSMT(STEP, 0.4), dsmt, {"b": 0.4, "chebyshev": True}, (1,)),
-    "dsmt plain": (DSMT(STEP, 0.4, chebyshev=False), dsmt, {"b": 0.4, "chebyshev": False}, (1, 5)),
-    "heavy-ball-gt abm": (HeavyBallGT(STEP, 0.6), heavy_ball, {"b": 0.6, "form": "abm"}, (1,)),
-    "heavy-ball-gt dsgt-hb": (HeavyBallGT(STEP, 0.6, "dsgt-hb"), heavy_ball, {"b": 0.6, "form": "dsgt-hb"}, (1, 5)),
-    "quasi-global": (QuasiGlobal(STEP, 0.8, 0.9), quasi_global, {"b": 0.8, "mu": 0.9}, (1, 5)),
-    "quasi-global nesterov": (
-        QuasiGlobal(STEP, 0.5, 0.7, nesterov=True),
-        quasi_global,
-        {"b": 0.5, "mu": 0.7, "nesterov": True},
-        (1, 5),
-    ),
-}
-CASES = [(name, period) for name, (*_, periods) in METHODS.items() for period in periods]
-
-
-def kind_of(method: dp.Algorithm) -> str:
-    return "ridge" if method.handles == "smooth" else "lasso"
+CASES = [(name, period) for name, (*_, periods) in SMOOTH_METHODS.items() for period in periods]
 
 
 def network_of(method: dp.Algorithm) -> dp.Network:
@@ -99,9 +38,9 @@ def network_of(method: dp.Algorithm) -> dp.Network:
 
 @pytest.mark.parametrize("schedule", ["constant", "power"])
 @pytest.mark.parametrize(("name", "period"), CASES)
-def test_equals_its_equations(name: str, period: int, schedule: str) -> None:
-    """Every variable at every iteration. A wrong sign, matrix, order, start or α of another iteration breaks it."""
-    method, reference, told, _ = METHODS[name]
+def test_equals_its_equations_in_numpy(name: str, period: int, schedule: str) -> None:
+    """Every variable at every iteration. Fails for a wrong sign, matrix, order, start, or α of another iteration."""
+    method, reference, arguments, _ = SMOOTH_METHODS[name]
     if schedule == "power":
         method = replace(method, alpha={"power": {"start": 1.5 * STEP, "power": 0.5, "offset": 20.0}})  # type: ignore[call-arg]
 
@@ -109,8 +48,8 @@ def test_equals_its_equations(name: str, period: int, schedule: str) -> None:
         return STEP if schedule == "constant" else 1.5 * STEP * (1 + t / 20) ** -0.5
 
     network = network_of(method)
-    trajectory = run(method, kind_of(method), network=network, period=period)
-    expected = reference(network.W, period, alpha, **told)
+    trajectory = run(method, problem_kind(method), network=network, period=period)
+    expected = reference(network.W, period, alpha, **arguments)
     for t in range(60):
         trajectory.advance(1)
         assert trajectory.t == t + 1
@@ -118,7 +57,7 @@ def test_equals_its_equations(name: str, period: int, schedule: str) -> None:
             assert np.abs(getattr(trajectory, key) - value).max() <= 1e-10, (key, t)
 
 
-# Where they go
+# Limits
 
 EXACT: list[tuple[dp.Algorithm, int]] = [
     (DSGT(0.3 / L), 1),
@@ -144,16 +83,12 @@ EXACT: list[tuple[dp.Algorithm, int]] = [
 ]
 
 
-def label(case: Any) -> str:
-    return case.name if isinstance(case, dp.Algorithm) else str(case)
-
-
-@pytest.mark.parametrize(("method", "period"), EXACT, ids=label)
-def test_exact_methods_reach_the_solution_and_stay(method: dp.Algorithm, period: int) -> None:
-    """x̄ = x* and consensus, at a constant stepsize with clients that differ: a bias of any size breaks it."""
+@pytest.mark.parametrize(("method", "period"), EXACT, ids=case_label)
+def test_exact_methods_converge_to_the_solution(method: dp.Algorithm, period: int) -> None:
+    """x̄ = x* and consensus, at a constant stepsize with clients that differ. Fails for a bias of any size."""
     network = dp.ring(mp.N, mixing="lazy-metropolis") if method.name == "d2" else None
-    trajectory = run(method, kind_of(method), network=network, period=period, steps=300 if period == 1 else 900)
-    assert distance(trajectory, kind_of(method)) <= 1e-6
+    trajectory = run(method, problem_kind(method), network=network, period=period, steps=300 if period == 1 else 900)
+    assert distance(trajectory, problem_kind(method)) <= 1e-6
     assert np.abs(trajectory.x - trajectory.x.mean(0)).max() <= 1e-6
     before = trajectory.x
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
@@ -172,9 +107,9 @@ BIASED: list[tuple[dp.Algorithm, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "period"), BIASED, ids=label)
-def test_biased_methods_settle_elsewhere(method: dp.Algorithm, period: int) -> None:
-    """They converge, to a point that is not x*: a method that silently tracks gradients breaks it."""
+@pytest.mark.parametrize(("method", "period"), BIASED, ids=case_label)
+def test_biased_methods_converge_elsewhere(method: dp.Algorithm, period: int) -> None:
+    """They converge, but not to x*. Fails for a method that silently tracks gradients."""
     trajectory = run(method, "ridge", period=period, steps=600)
     before = trajectory.x
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
@@ -182,22 +117,22 @@ def test_biased_methods_settle_elsewhere(method: dp.Algorithm, period: int) -> N
 
 
 def test_tracking_more_of_the_update_leaves_less_bias() -> None:
-    """GUT's bias is about (1 − μ) times that of μ = 0, so the sign of its correction matters."""
+    """The bias of GUT is about (1 − μ) times that with μ = 0, so the sign of its correction matters."""
     bias = [distance(run(GUT(0.1 / L, mu), "ridge", steps=600), "ridge") for mu in (0.0, 0.5, 0.9)]
     assert bias[1] == pytest.approx(0.5 * bias[0], rel=0.1)
     assert bias[2] == pytest.approx(0.1 * bias[0], rel=0.2)
 
 
 def test_gut_with_w_replaced_diverges_with_local_steps() -> None:
-    """The reason for rounds: on a ring with T0 = 5 and μ = 0.5, (GU.1) under W → W^t leaves every bound."""
+    """The reason for rounds: on a ring with T0 = 5 and μ = 0.5, (GU.1) with W^t for W is unbounded."""
     assert np.abs(run(GUT(0.02 / L, 0.5, "replaced"), "ridge", period=5, steps=300).x).max() > 1e6
     assert np.abs(run(GUT(0.02 / L, 0.5), "ridge", period=5, steps=300).x).max() < 10
 
 
-# What they are in special cases
+# Special cases that are other methods
 
 
-def agree(one: mp.Trajectory, other: mp.Trajectory, steps: int = 60) -> None:
+def assert_same_models(one: mp.Trajectory, other: mp.Trajectory, steps: int = 60) -> None:
     for _ in range(steps):
         assert np.abs(one.advance(1).x - other.advance(1).x).max() <= 1e-12
 
@@ -209,24 +144,24 @@ def test_dsmt_without_acceleration_is_depositum(period: int) -> None:
     depositum = run(dp.Depositum(STEP, gamma), "ridge", period=period)
     start = (1 - gamma) * torch.tensor(gradients(START))
     depositum.simulator.state = depositum.simulator.state._replace(y=start, nu=start)
-    agree(depositum, run(DSMT(STEP, gamma, chebyshev=False), "ridge", period=period))
+    assert_same_models(depositum, run(DSMT(STEP, gamma, chebyshev=False), "ridge", period=period))
 
 
 def test_d2_with_half_lazy_weights_is_exact_diffusion() -> None:
-    agree(run(D2(STEP), "ridge", network=LAZY_PATH), run(ExactDiffusion(STEP), "ridge", network=PATH))
+    assert_same_models(run(D2(STEP), "ridge", network=LAZY_PATH), run(ExactDiffusion(STEP), "ridge", network=PATH))
 
 
 def test_led_with_one_local_step_is_exact_diffusion() -> None:
-    agree(run(LED(STEP), "ridge"), run(ExactDiffusion(STEP), "ridge"))
+    assert_same_models(run(LED(STEP), "ridge"), run(ExactDiffusion(STEP), "ridge"))
 
 
 def test_pg_extra_without_h_is_extra() -> None:
-    agree(run(PgExtra(STEP), "ridge"), run(Extra(STEP), "ridge"))
+    assert_same_models(run(PgExtra(STEP), "ridge"), run(Extra(STEP), "ridge"))
 
 
 @pytest.mark.parametrize("period", [1, 5])
 def test_quasi_global_without_momentum_is_dsgd(period: int) -> None:
-    """Adapt, then combine: after one step, or after the local steps of a round."""
+    """DSGD adapts, then combines: after one step, or after the local steps of a round."""
     quasi = run(QuasiGlobal(STEP, 0.0, 0.0), "ridge", period=period)
     x = START
     for t in range(60):
@@ -235,7 +170,7 @@ def test_quasi_global_without_momentum_is_dsgd(period: int) -> None:
             x = dp.ring(mp.N).W @ x
             assert np.abs(quasi.advance(period).x - x).max() <= 1e-12
     if period == 1:
-        agree(run(QuasiGlobal(STEP, 0.0, 0.0), "ridge"), run(DPSGD(STEP, "adapt"), "ridge"))
+        assert_same_models(run(QuasiGlobal(STEP, 0.0, 0.0), "ridge"), run(DPSGD(STEP, "adapt"), "ridge"))
 
 
 def test_gut_without_tracking_steps_from_the_mixed_model() -> None:
@@ -247,29 +182,29 @@ def test_gut_without_tracking_steps_from_the_mixed_model() -> None:
         assert np.abs(trajectory.advance(1).x - x).max() <= 1e-12
 
 
-def test_the_two_forms_of_gut_are_one_at_period_1() -> None:
-    agree(run(GUT(STEP, 0.8), "ridge"), run(GUT(STEP, 0.8, "replaced"), "ridge"))
+def test_the_two_forms_of_gut_agree_at_period_1() -> None:
+    assert_same_models(run(GUT(STEP, 0.8), "ridge"), run(GUT(STEP, 0.8, "replaced"), "ridge"))
 
 
 def test_dsgt_second_form_is_depositum_without_momentum() -> None:
     for period in (1, 5):
         depositum = run(dp.Depositum(STEP, 0.0, start="local"), "ridge", period=period)
-        agree(depositum, run(DSGT(STEP, "second"), "ridge", period=period))
+        assert_same_models(depositum, run(DSGT(STEP, "second"), "ridge", period=period))
 
 
 def test_momentum_trackers_without_momentum_are_gradient_trackers() -> None:
-    agree(run(HeavyBallGT(STEP, 0.0, "dsgt-hb"), "ridge"), run(DSGT(STEP, "second"), "ridge"))
+    assert_same_models(run(HeavyBallGT(STEP, 0.0, "dsgt-hb"), "ridge"), run(DSGT(STEP, "second"), "ridge"))
     tracking = run(HeavyBallGT(STEP, 0.0, "abm"), "ridge")
     start = torch.tensor(mean(gradients(START)))
     tracking.simulator.state = tracking.simulator.state._replace(y=start)
-    agree(tracking, run(MomentumTracking(STEP, 0.0), "ridge"))
+    assert_same_models(tracking, run(MomentumTracking(STEP, 0.0), "ridge"))
 
 
-# FedNMUT's noise
+# Noise of FedNMUT
 
 
-def small_batches(method: dp.Algorithm, period: int) -> mp.Trajectory:
-    """The ridge problem with mini-batches, where draws of noise could disturb draws of samples."""
+def run_with_mini_batches(method: dp.Algorithm, period: int) -> mp.Trajectory:
+    """A run on the ridge problem with mini-batches, where draws of noise could change draws of samples."""
     simulator = Simulator(mp.problem("ridge"), dp.ring(mp.N), method, period=period, batch_size=3, settings=mp.SETTINGS)
     simulator.start()
     return mp.Trajectory(simulator)
@@ -277,28 +212,28 @@ def small_batches(method: dp.Algorithm, period: int) -> mp.Trajectory:
 
 @pytest.mark.parametrize("noise_on", ["model", "increment"])
 @pytest.mark.parametrize("period", [1, 5])
-def test_fednmut_without_noise_is_gut_bitwise(noise_on: Any, period: int) -> None:
-    gut = small_batches(GUT(STEP, 0.7), period).advance(50)
-    fednmut = small_batches(FedNMUT(STEP, 0.7, 0.0, noise_on), period).advance(50)
+def test_fednmut_without_noise_equals_gut_bitwise(noise_on: Any, period: int) -> None:
+    gut = run_with_mini_batches(GUT(STEP, 0.7), period).advance(50)
+    fednmut = run_with_mini_batches(FedNMUT(STEP, 0.7, 0.0, noise_on), period).advance(50)
     for key in ("x", "mixed", "local", "y", "g", "elapsed"):
         assert np.array_equal(getattr(gut, key), getattr(fednmut, key)), key
 
 
-def test_fednmut_noise_is_what_its_channel_adds() -> None:
-    """mixed = W(x + e): e has deviation σ on models; on increments it is summed, σ√r after r rounds."""
+def test_fednmut_noise_has_the_declared_deviation() -> None:
+    """mixed = W(x + e): e has deviation σ on models; on increments it accumulates to σ√r after r rounds."""
     W, noise, rounds = dp.ring(mp.N).W, 0.01, 64
-    fresh, gathered = [], []
+    fresh, accumulated = [], []
     model = run(FedNMUT(STEP, 0.5, noise), "ridge")
     increment = run(FedNMUT(STEP, 0.5, noise, "increment"), "ridge")
-    scale = np.sqrt((W**2).sum(1).mean())  # what W does to the deviation of independent rows
+    scale = np.sqrt((W**2).sum(1).mean())  # the factor by which W changes the deviation of independent rows
     for r in range(1, rounds + 1):
         fresh.append(model.advance(1).mixed - W @ model.x)
-        gathered.append((increment.advance(1).mixed - W @ increment.x) / np.sqrt(r))
+        accumulated.append((increment.advance(1).mixed - W @ increment.x) / np.sqrt(r))
         error = increment.simulator.state.error.numpy()
         assert np.abs(increment.mixed - W @ (increment.x + error)).max() <= 1e-12
     assert np.std(fresh) == pytest.approx(noise * scale, rel=0.1)
-    assert np.std(gathered) == pytest.approx(noise * scale, rel=0.5)
-    # New in every round: neighbouring rounds do not repeat each other.
+    assert np.std(accumulated) == pytest.approx(noise * scale, rel=0.5)
+    # The noise is new in every round: consecutive rounds are not correlated.
     assert abs(np.corrcoef(np.ravel(fresh[:-1]), np.ravel(fresh[1:]))[0, 1]) < 0.1
 
 
@@ -306,12 +241,12 @@ def test_fednmut_noise_is_what_its_channel_adds() -> None:
 
 
 @pytest.mark.parametrize(("name", "period"), CASES)
-def test_trackers_keep_the_average(name: str, period: int) -> None:
-    """mean(y) is the mean of what is tracked at every t and T0; corrections have mean 0."""
-    method = METHODS[name][0]
+def test_trackers_preserve_the_average(name: str, period: int) -> None:
+    """mean(y) is the mean of the tracked variable at every t and T0; corrections have mean 0."""
+    method = SMOOTH_METHODS[name][0]
     tracked = {"dsgt": "g", "heavy-ball-gt": "g", "momentum-tracking": "u", "dsmt": "nu", "gut": "g", "fednmut": "g"}
     corrections = {"k-gt": "c", "led": "q"}
-    trajectory = run(method, kind_of(method), network=network_of(method), period=period)
+    trajectory = run(method, problem_kind(method), network=network_of(method), period=period)
     for _ in range(15):
         trajectory.advance(1)
         if method.name in tracked:
@@ -322,23 +257,23 @@ def test_trackers_keep_the_average(name: str, period: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "period"), CASES)
-def test_costs_are_what_the_method_says(name: str, period: int) -> None:
-    """Bytes are counted by the simulator: a second exchange hidden in a step breaks it. One gradient per iteration."""
-    method = METHODS[name][0]
+def test_costs_are_as_declared(name: str, period: int) -> None:
+    """One gradient per iteration; bytes are counted by the simulator. Fails for a hidden second exchange."""
+    method = SMOOTH_METHODS[name][0]
     network = network_of(method)
-    simulator = run(method, kind_of(method), network=network, period=period).simulator
+    simulator = run(method, problem_kind(method), network=network, period=period).simulator
     vector = mp.DIM * 8 * network.degree.mean()
     for t in range(12):
         before = simulator.costs
         simulator.step()
-        talks = method.communicates(method.kind(t, period))
-        assert simulator.costs.bytes_sent - before.bytes_sent == pytest.approx(talks * method.vectors() * vector)
+        exchanges = method.communicates(method.kind(t, period))
+        assert simulator.costs.bytes_sent - before.bytes_sent == pytest.approx(exchanges * method.vectors() * vector)
         assert simulator.costs.gradient_evaluations - before.gradient_evaluations == mp.A.shape[1]
-    # W replaced by W^t needs W y too, where the paper's one vector is enough.
+    # The form with W^t for W also needs W y, while one vector is enough in the paper.
     assert method.vectors() == int(method.about.mixing) + (name == "gut replaced")
 
 
-def test_models_of_a_round_rest_until_its_exchange() -> None:
+def test_models_change_only_at_the_exchange_of_a_round() -> None:
     for method in (LED(STEP), KGT(STEP), GUT(STEP), QuasiGlobal(STEP)):
         trajectory = run(method, "ridge", period=4, steps=4)
         x = trajectory.x

@@ -1,4 +1,4 @@
-"""A person's own method, as docs/methods.md shows it: run, compared, overridden, explained, and tried before work."""
+"""The user-defined method of docs/methods.md: run, swept, compared, overridden, explained, and checked before work."""
 
 import tomllib
 from pathlib import Path
@@ -8,17 +8,20 @@ import tomli_w
 
 from depositum.algorithms import ALGORITHMS
 from depositum.cli.compare import selected_methods
+from depositum.errors import ConfigError
+from depositum.runs import Config, execute, execute_cells, load
 from tests.support.small_runs import cli, outcome, write_config
+from tests.support.small_sweeps import assert_alike, places
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 METHOD = DOCUMENTED.split("```python\n")[1].split("```")[0]
-#: Each with one mistake.
-BROKEN = """
+#: Variants, most of them with one mistake.
+VARIANTS = """
 from depositum.algorithms import Depositum
 
 
 @dataclass(frozen=True)
-class Lacking(Algorithm):
+class Incomplete(Algorithm):
     alpha: float = 0.1
 
     def init(self, x0, oracle, mix):
@@ -26,19 +29,19 @@ class Lacking(Algorithm):
 
 
 @dataclass(frozen=True)
-class Bare(ProxDSGD):
+class ReturningTensor(ProxDSGD):
     def step(self, s, oracle, mix, kind):
         return s.x
 
 
 @dataclass(frozen=True)
-class Short(ProxDSGD):
+class CuttingRows(ProxDSGD):
     def step(self, s, oracle, mix, kind):
         return State(s.t + 1, s.x[:, :3] if kind == "local" else s.x)
 
 
 @dataclass(frozen=True)
-class Late(ProxDSGD):
+class StartingWithOneRow(ProxDSGD):
     def init(self, x0, oracle, mix):
         return State(torch.zeros((), dtype=torch.int64), x0[0])
 
@@ -50,12 +53,12 @@ class Raising(ProxDSGD):
 
 
 @dataclass(frozen=True)
-class Bolder(Depositum):
+class RenamedDepositum(Depositum):
     pass
 
 
 @dataclass(frozen=True)
-class Large(ProxDSGD):
+class OutOfMemory(ProxDSGD):
     def init(self, x0, oracle, mix):
         if len(x0) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -63,7 +66,18 @@ class Large(ProxDSGD):
 
 
 @dataclass(frozen=True)
-class Needing(ProxDSGD):
+class Branching(ProxDSGD):
+    def step(self, s, oracle, mix, kind):
+        return super().step(s, oracle, mix, kind) if self.alpha > 0.5 else s._replace(t=s.t + 1)
+
+
+@dataclass(frozen=True)
+class BranchingOnScalar(Branching):
+    scalar_parameters = ("alpha",)
+
+
+@dataclass(frozen=True)
+class WithoutDefault(ProxDSGD):
     rate: float = None
 
     def __init__(self, rate: float):
@@ -72,12 +86,12 @@ class Needing(ProxDSGD):
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
 
 
 def config(folder: Path, name: str = "mine:ProxDSGD", **more: object) -> Path:
-    (folder / "mine.py").write_text(METHOD + BROKEN, encoding="utf-8")
+    (folder / "mine.py").write_text(METHOD + VARIANTS, encoding="utf-8")
     path = write_config(folder / "c.toml", problem={"model": "own_model:normalised"})
     table = tomllib.loads(path.read_text())
     table["algorithm"] = {"name": name}
@@ -85,8 +99,8 @@ def config(folder: Path, name: str = "mine:ProxDSGD", **more: object) -> Path:
     return path
 
 
-def test_a_run(tmp_path: Path) -> None:
-    """By `name = "module:Class"`; that it was tried before leaves no trace, in buffers neither, and it can go on."""
+def test_it_runs_and_resumes_by_the_name_of_its_class(tmp_path: Path) -> None:
+    """`name = "module:Class"`; a resumed run ends in the same state, buffers included."""
     path = config(tmp_path)
     assert cli("run", path, "--out", tmp_path / "out").code == 0
     assert 'name = "mine:ProxDSGD"' in (tmp_path / "out" / "config.toml").read_text()
@@ -95,93 +109,124 @@ def test_a_run(tmp_path: Path) -> None:
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "out")
 
 
-def test_no_trace_of_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if the running statistics of a batch norm begin with what the trial left there."""
+def test_the_dry_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the running statistics of a batch norm start from those of the dry run."""
     path = config(tmp_path)
-    assert cli("run", path, "--out", tmp_path / "tried").code == 0
+    assert cli("run", path, "--out", tmp_path / "checked").code == 0
     monkeypatch.setattr("depositum.runs.build.try_method", lambda simulator: None)
-    assert cli("run", path, "--out", tmp_path / "untried").code == 0
-    assert outcome(tmp_path / "tried") == outcome(tmp_path / "untried")
+    assert cli("run", path, "--out", tmp_path / "unchecked").code == 0
+    assert outcome(tmp_path / "checked") == outcome(tmp_path / "unchecked")
+
+
+def sweep(folder: Path, name: str) -> list[Config]:
+    """Two configurations that differ in the stepsize of a method."""
+    path = config(folder, name)
+    return [load(path, [f"algorithm.alpha={alpha}", 'run.backend="vmap"']) for alpha in (0.05, 0.1)]
+
+
+def test_a_sweep_over_its_stepsize_equals_single_runs(tmp_path: Path) -> None:
+    """The trials run side by side in one loop, and each ends where its single run does."""
+    configs, loops = sweep(tmp_path, "mine:ProxDSGD"), []
+    swept = execute_cells(configs, places(tmp_path, 2), base=tmp_path, on_loop=loops.append)
+    assert len(loops) == 1
+    for one, single, folder in zip(swept, configs, places(tmp_path, 2, "alone"), strict=True):
+        assert_alike(one, execute(single, folder, base=tmp_path), "float32")
+
+
+def test_a_step_that_needs_a_plain_number_must_declare_it(tmp_path: Path) -> None:
+    """The error names the attribute `scalar_parameters`, with which the same sweep runs."""
+    message = "a step of 'prox-dsgd' .* fails with one value per row for 'alpha' .*add it to scalar_parameters"
+    with pytest.raises(ConfigError, match=message) as error:
+        execute_cells(sweep(tmp_path, "mine:Branching"), places(tmp_path, 2), base=tmp_path)
+    assert error.value.key == "algorithm.name"
+    assert "\n" not in str(error.value)
+    results = execute_cells(sweep(tmp_path, "mine:BranchingOnScalar"), places(tmp_path, 2, "scalar"), base=tmp_path)
+    assert all(result.finished for result in results)
 
 
 @pytest.mark.parametrize("part", ["mine:ProxDSGD", "prox-dsgd", "smooth"])
-def test_an_override_by_either_name(tmp_path: Path, part: str) -> None:
-    """Breaks if a part by the name that the method gives itself is accepted and has no effect."""
+def test_an_override_may_use_either_name(tmp_path: Path, part: str) -> None:
+    """Fails if an override by the `name` of the class is accepted but has no effect."""
     path = config(tmp_path, override={part: {"run": {"period": 2}}})
     assert cli("run", path, "--out", tmp_path / "out").code == 0
     written = tomllib.loads((tmp_path / "out" / "config.toml").read_text())
     assert written["run"]["period"] == (3 if part == "smooth" else 2)
 
 
-def test_a_relative_is_not_the_method_itself(tmp_path: Path) -> None:
-    """Breaks if what a file says of a method is taken to be of a class that extends it without a name of its own."""
-    path = config(tmp_path, "mine:Bolder", override={"depositum": {"run": {"period": 2}}})
+def test_an_override_of_a_method_does_not_apply_to_its_subclasses(tmp_path: Path) -> None:
+    """Even if the subclass inherits the `name`."""
+    path = config(tmp_path, "mine:RenamedDepositum", override={"depositum": {"run": {"period": 2}}})
     assert cli("run", path, "--out", tmp_path / "out").code == 0
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["run"]["period"] == 3
 
 
-def test_a_lack_of_memory_in_the_trial_is_one(tmp_path: Path) -> None:
-    """Seeds that do not fit together are run in halves, of a method of one's own too."""
-    path = config(tmp_path, "mine:Large")
-    said = cli("run", path, "--out", tmp_path / "out", "--set", "run.seeds=[0, 1]")
-    assert said.code == 0, said
-    assert "2 seeds at once do not fit the memory" in said.err
+def test_lack_of_memory_in_the_dry_run_is_handled_like_any_other(tmp_path: Path) -> None:
+    """Seeds that do not fit into memory at once are run in smaller groups."""
+    path = config(tmp_path, "mine:OutOfMemory")
+    result = cli("run", path, "--out", tmp_path / "out", "--set", "run.seeds=[0, 1]")
+    assert result.code == 0, result
+    assert "2 seeds at once do not fit the memory" in result.err
 
 
-def test_a_base_that_is_run_by_its_name_alone(tmp_path: Path) -> None:
-    """A server's method has no use for the network that the others take: compared, it leaves it out."""
+def test_compare_includes_the_method_of_the_configuration(tmp_path: Path) -> None:
+    """Even if it has a server, and no use for the network of the others; one named by its class is listed once."""
     network, override = {"mixing": "lazy-metropolis"}, {"smooth": {"problem": {"beta": 0}}}
     path = config(tmp_path, "fedmid", network=network, override=override)
-    own = selected_methods(None, path, [])
-    assert "fedmid" in own
-    assert "depositum" in own
+    selected = selected_methods(None, path, [])
+    assert "fedmid" in selected
+    assert "depositum" in selected
     names = selected_methods("all", config(tmp_path, "mine:ProxDSGD"), [])
     assert "mine:ProxDSGD" in names
     assert "prox-dsgd" not in names
 
 
 @pytest.mark.parametrize("base", ["depositum", "mine:ProxDSGD"])
-def test_compared_with_others(tmp_path: Path, base: str) -> None:
-    """Named on the command line, or the configuration's own; each in a folder of its own, with its own part."""
+def test_it_is_compared_with_other_methods(tmp_path: Path, base: str) -> None:
+    """Named on the command line or in the configuration; each method has its own folder and override."""
     path = config(tmp_path, base, override={"mine:ProxDSGD": {"algorithm": {"alpha": 0.03}}})
     out = tmp_path / "both"
-    said = cli("compare", path, "--methods", "depositum,mine:ProxDSGD", "--out", out)
-    assert said.code == 0, said.err
-    assert "mine:ProxDSGD" in said.out
+    result = cli("compare", path, "--methods", "depositum,mine:ProxDSGD", "--out", out)
+    assert result.code == 0, result.err
+    assert "mine:ProxDSGD" in result.out
     assert {p.name for p in out.iterdir()} == {"depositum", "mine.ProxDSGD", "compare.png"}
     assert tomllib.loads((out / "mine.ProxDSGD" / "config.toml").read_text())["algorithm"]["alpha"] == 0.03
 
 
-def test_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_explained_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config(tmp_path)
     monkeypatch.chdir(tmp_path)
-    said = cli("methods", "mine:ProxDSGD")
-    assert said.code == 0
-    assert "mine:ProxDSGD: Decentralized proximal SGD" in said.out
-    assert "alpha = 0.1" in said.out
-    needing = cli("methods", "mine:Needing")
-    assert needing.code == 2
-    assert "has no defaults for 'rate'" in needing.err
+    result = cli("methods", "mine:ProxDSGD")
+    assert result.code == 0
+    assert "mine:ProxDSGD: Decentralized proximal SGD" in result.out
+    assert "alpha = 0.1" in result.out
+    without_default = cli("methods", "mine:WithoutDefault")
+    assert without_default.code == 2
+    assert "has no defaults for 'rate'" in without_default.err
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("mine:ProxDSG", "module 'mine' has no 'ProxDSG'; did you mean 'ProxDSGD'?"),
         ("mime:ProxDSGD", "no module 'mime'"),
         ("mine:State", "is no method: it must be a dataclass that extends Algorithm"),
-        ("mine:Lacking", "'mine:Lacking' lacks step, vectors, name, about; write what they give"),
-        ("mine:Bare", "a step of 'prox-dsgd' ('exchange') gave a Tensor; it must be a state: a NamedTuple with t, x"),
-        ("mine:Short", "after a step of 'prox-dsgd' ('local'), x is [4, 3] of torch.float32; before it was [4, 53]"),
-        ("mine:Late", "init of 'prox-dsgd' gave models x of shape [53], not [4, 53]"),
+        ("mine:Incomplete", "'mine:Incomplete' lacks step, vectors, name, about; write what they give"),
+        (
+            "mine:ReturningTensor",
+            "a step of 'prox-dsgd' ('exchange') gave a Tensor; it must be a state: a NamedTuple",
+        ),
+        (
+            "mine:CuttingRows",
+            "after a step of 'prox-dsgd' ('local'), x is [4, 3] of torch.float32; before it was [4, 53]",
+        ),
+        ("mine:StartingWithOneRow", "init of 'prox-dsgd' gave models x of shape [53], not [4, 53]"),
         ("mine:Raising", "a step of 'prox-dsgd' ('exchange') fails: AttributeError: "),
     ],
 )
-def test_mistakes(tmp_path: Path, name: str, said: str) -> None:
-    """Found before anything is written, and said in one line."""
+def test_mistakes_are_reported_in_one_line_before_anything_is_written(tmp_path: Path, name: str, message: str) -> None:
     result = cli("run", config(tmp_path, name), "--out", tmp_path / "run")
     assert result.code == 2
     assert result.err.startswith("error: algorithm.name: ")
-    assert said in result.err
+    assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The decentralized composite methods in plain NumPy: each keeps the indices of its paper, and yields its states."""
+"""The decentralized composite methods in plain NumPy: each has the indices of its paper and yields its states."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,20 +7,18 @@ import numpy as np
 import torch
 from numpy.polynomial.chebyshev import Chebyshev
 
-from depositum.algorithms import (
-    Algorithm,
-)
+from depositum.algorithms import Algorithm
 from tests.support import method_problems as mp
 from tests.support.method_problems import BETA, DIM, X0, Array, N, soft
 
-#: On a ring of six, Metropolis weights are thirds.
+#: Metropolis weights on a ring are thirds.
 RING = np.array([[1 / 3 if (i - j) % N in (0, 1, N - 1) else 0.0 for j in range(N)] for i in range(N)])
 START = np.tile(X0, (N, 1))
 STEPS = 65
 PERIODS = (1, 5)
 
 States = Iterator[dict[str, Array]]
-#: Gradients at x of the batch that is the `draw`th of iteration t and has this size (None: the run's own).
+#: Gradients at x with the `draw`-th batch of iteration t, of a given size (None: the batch size of the run).
 Gradient = Callable[..., Array]
 
 
@@ -29,7 +27,7 @@ def full(x: Array, t: int, draw: int = 0, size: Any = None) -> Array:
 
 
 def noisy(x: Array, t: int, draw: int = 0, size: Any = None) -> Array:
-    """Noise that depends on everything a batch is made of, and linearly on the point."""
+    """Gradients with noise that depends on everything that identifies a batch, and linearly on the point."""
     if size == "full":
         return mp.gradients(x)
     rng = np.random.default_rng([t, draw, size or 0])
@@ -69,7 +67,7 @@ def start(method: Algorithm, gradient: Gradient, period: int = 1) -> mp.Trajecto
 
 
 def matrix(t: int, period: int, rounds: int = 1, chebyshev: bool = False) -> Array:
-    """W^t: K rounds of W, or the matrix polynomial T_K(W/λ)/T_K(1/λ), in an exchange; else the identity."""
+    """W^t: in an exchange, K rounds of W or the matrix polynomial T_K(W/λ)/T_K(1/λ); otherwise the identity."""
     if t % period:
         return np.eye(N)
     if not chebyshev:
@@ -124,7 +122,7 @@ def prox_dasa(
 def proxgt(
     g: Gradient, period: int, *, alpha: float, q: int = 1, fresh: Any = None, recursive: bool = False, **mixing: Any
 ) -> States:
-    """By the paper's indices: iteration t makes v^t, y^{t+1}, x^{t+1}."""
+    """With the indices of the paper: iteration t computes v^t, y^{t+1}, x^{t+1}."""
     x, y, v_old, x_old = START, np.zeros((N, DIM)), np.zeros((N, DIM)), START
     t = 0
     while True:
@@ -138,7 +136,7 @@ def proxgt(
 
 
 def dproxsgt_released(g: Gradient, period: int, *, alpha: float) -> States:
-    """(DX.2); its y^{t+1} takes the W of iteration t, as DEPOSITUM's does."""
+    """(DX.2); y^{t+1} uses the W of iteration t, as in DEPOSITUM."""
     x, y = START, g(START, 0)
     t, now = 0, y
     while True:
@@ -159,19 +157,19 @@ def top(k: int, z: Array) -> Array:
 
 
 def cdproxsgt(g: Gradient, period: int, *, alpha: float, k: int, gx: float, gy: float) -> States:
-    """By the paper's indices; hats are known to neighbours, so they change in exchanges only."""
+    """With the indices of the paper; x̂ and ŷ are known to neighbours, so they change in exchanges only."""
     x, y, before, xh, yh = START, *(np.zeros((N, DIM)) for _ in range(4))
     t = 0
     while True:
         now = g(x, t)
         y = y + now - before
         yield {"x": x, "y": y, "nu": now, "x_hat": xh, "y_hat": yh}
-        talks = t % period == 0
-        if talks:
+        exchanges = t % period == 0
+        if exchanges:
             yh = yh + top(k, y - yh)
             y = y + gy * (RING @ yh - yh)
         x = soft(x - alpha * y, alpha * BETA)
-        if talks:
+        if exchanges:
             xh = xh + top(k, x - xh)
             x = x + gx * (RING @ xh - xh)
         t, before = t + 1, now
@@ -180,7 +178,7 @@ def cdproxsgt(g: Gradient, period: int, *, alpha: float, k: int, gx: float, gy: 
 def sppdm(
     g: Gradient, period: int, *, c: float, s: float, kappa: float, b: float, dual: float, eta: float | str
 ) -> States:
-    """Client by client on the edges of the ring, with the special first step."""
+    """Client by client on the edges of the ring, with a separate formula for the first step."""
     x = START.copy()
     z, q = x.copy(), np.zeros((N, DIM))
     phi, theta = s + 4 * c + kappa, [1.0]

@@ -1,4 +1,4 @@
-"""The methods with a server in plain NumPy, round by round, each with its local loop inside."""
+"""The methods with a server in plain NumPy: a loop over rounds, with a loop over local steps inside."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import numpy as np
 from tests.support.method_problems import BETA, DIM, X0, Array, N, gradients, soft
 
 PERIODS = [1, 5]
-#: The server's model after every round, and the other variables that matter.
+#: The server's model and other variables after every round.
 Rounds = Iterator[dict[str, Array]]
 
 
@@ -20,7 +20,7 @@ def prox(v: Array, step: float, kind: str) -> Array:
 
 
 def fedavg(K: int, kind: str, e: float, s: float = 1.0, gamma: float | None = None) -> Rounds:
-    """FedAvg, or with a momentum FedAvg-M."""
+    """FedAvg, or FedAvg-M if there is a momentum."""
     w, m = X0, np.zeros(DIM)
     while True:
         x = tile(w)

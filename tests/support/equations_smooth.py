@@ -1,21 +1,38 @@
-"""Decentralized methods for smooth problems (and PG-EXTRA) in plain NumPy, from their equations.
+"""The decentralized methods for smooth problems, and PG-EXTRA, in plain NumPy, written from their equations.
 
-They share no code with the package: generators of the state after each iteration.
+Each is a generator of the state after each iteration, and shares no code with the package.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 import depositum as dp
+from depositum.algorithms import (
+    D2,
+    DPSGD,
+    DSGT,
+    DSMT,
+    GUT,
+    KGT,
+    LED,
+    ExactDiffusion,
+    Extra,
+    FedNMUT,
+    HeavyBallGT,
+    MomentumTracking,
+    PgExtra,
+    QuasiGlobal,
+)
 from tests.support import method_problems as mp
-from tests.support.method_problems import Array, gradients, soft
+from tests.support.method_problems import Array, L, gradients, soft
 
 Alpha = Callable[[int], float]
 Reference = Iterator[dict[str, Array]]
 START = np.tile(mp.X0, (mp.N, 1))
 EYE = np.eye(mp.N)
-#: Unequal weights, so that W is not mistaken for another matrix.
+#: Paths have unequal weights, so that a test fails if W is confused with another matrix.
 PATH, LAZY_PATH = dp.path(mp.N), dp.path(mp.N, mixing="lazy-metropolis")
 
 
@@ -125,7 +142,7 @@ def k_gt(W: Array, period: int, alpha: Alpha, *, eta: float = 1.0) -> Reference:
 
 
 def gut_rounds(W: Array, period: int, alpha: Alpha, *, mu: float) -> Reference:
-    """With y itself mixed, where the package mixes models only."""
+    """GUT in rounds; y is mixed here, while the package mixes only models."""
     x, y, g, t = START, 0 * START, 0 * START, 0
     while True:
         s = W @ x
@@ -151,7 +168,7 @@ def gut_replaced(W: Array, period: int, alpha: Alpha, *, mu: float) -> Reference
 
 
 def momentum_tracking(W: Array, period: int, alpha: Alpha, *, b: float) -> Reference:
-    """In the variables u and c of the released code; y = u − c at the next gradient."""
+    """Momentum Tracking with the variables u and c of the released code; y = u − c at the next gradient."""
     x, t = START, 0
     u = c = (gradients(x) - mean(gradients(x))) / (1 - b)
     while True:
@@ -216,3 +233,37 @@ def quasi_global(W: Array, period: int, alpha: Alpha, *, b: float, mu: float, ne
         after = W @ u
         m, x = mu * m + (1 - mu) * (x - after) / total, after
         yield {"x": x, "m": m}
+
+
+STEP = 0.1 / L
+#: By name: the method, its NumPy version, the arguments of the latter, and the periods.
+SMOOTH_METHODS: dict[str, tuple[dp.Algorithm, Callable[..., Reference], dict[str, Any], tuple[int, ...]]] = {
+    "d-psgd": (DPSGD(STEP), d_psgd, {}, (1, 5)),
+    "d-psgd adapt": (DPSGD(STEP, "adapt"), d_psgd, {"form": "adapt"}, (1, 5)),
+    "dsgt": (DSGT(STEP), dsgt, {}, (1, 5)),
+    "dsgt second": (DSGT(STEP, "second"), dsgt, {"form": "second"}, (1, 5)),
+    "gut": (GUT(STEP, 0.6), gut_rounds, {"mu": 0.6}, (1, 5)),
+    "gut replaced": (GUT(STEP, 0.2, "replaced"), gut_replaced, {"mu": 0.2}, (1, 5)),
+    "fednmut": (FedNMUT(STEP, 0.6, noise=0.0), gut_rounds, {"mu": 0.6}, (1, 5)),
+    "fednmut increment": (FedNMUT(STEP, 0.6, 0.0, "increment"), gut_rounds, {"mu": 0.6}, (1, 5)),
+    "extra": (Extra(STEP), extra, {}, (1,)),
+    "pg-extra": (PgExtra(STEP), pg_extra, {}, (1,)),
+    "exact-diffusion": (ExactDiffusion(STEP), exact_diffusion, {}, (1,)),
+    "d2": (D2(STEP), d_squared, {}, (1,)),
+    "led": (LED(STEP), led, {}, (1, 5)),
+    "k-gt": (KGT(STEP), k_gt, {}, (1, 5)),
+    "k-gt eta": (KGT(STEP, eta=0.7), k_gt, {"eta": 0.7}, (1, 5)),
+    "momentum-tracking": (MomentumTracking(STEP, 0.7), momentum_tracking, {"b": 0.7}, (1, 5)),
+    "dsmt": (DSMT(STEP), dsmt, {"b": None, "chebyshev": True}, (1,)),
+    "dsmt b": (DSMT(STEP, 0.4), dsmt, {"b": 0.4, "chebyshev": True}, (1,)),
+    "dsmt plain": (DSMT(STEP, 0.4, chebyshev=False), dsmt, {"b": 0.4, "chebyshev": False}, (1, 5)),
+    "heavy-ball-gt abm": (HeavyBallGT(STEP, 0.6), heavy_ball, {"b": 0.6, "form": "abm"}, (1,)),
+    "heavy-ball-gt dsgt-hb": (HeavyBallGT(STEP, 0.6, "dsgt-hb"), heavy_ball, {"b": 0.6, "form": "dsgt-hb"}, (1, 5)),
+    "quasi-global": (QuasiGlobal(STEP, 0.8, 0.9), quasi_global, {"b": 0.8, "mu": 0.9}, (1, 5)),
+    "quasi-global nesterov": (
+        QuasiGlobal(STEP, 0.5, 0.7, nesterov=True),
+        quasi_global,
+        {"b": 0.5, "mu": 0.7, "nesterov": True},
+        (1, 5),
+    ),
+}

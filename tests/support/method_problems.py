@@ -1,6 +1,6 @@
-"""Two small heterogeneous problems with known solutions, on which every method is tried.
+"""Two small heterogeneous problems with known solutions, on which every method is tested.
 
-n = 6 clients; f_i(x) = ½·mean (a·x − b)² + (ridge/2)‖x‖² is strongly convex, with its own optimum at each client.
+n = 6 clients; f_i(x) = ½·mean (a·x − b)² + (ridge/2)‖x‖² is strongly convex, with a different optimum at each client.
 "lasso" adds β‖x‖₁ and is for composite methods, "ridge" has h = 0 and is for smooth ones. Full gradients, float64. The
 solutions come from scikit-learn's coordinate descent and from a linear system, to rounding.
 """
@@ -23,7 +23,7 @@ SETTINGS = EngineSettings(device="cpu", dtype="float64")
 
 
 def _data() -> tuple[Array, Array]:
-    """The ridge term is in the data: DIM more samples √(RIDGE·(samples))·e_k with target 0 at every client."""
+    """Return inputs and targets; the ridge term is DIM more samples √(RIDGE·(samples))·e_k with target 0 per client."""
     rng = np.random.default_rng(4)
     a = rng.normal(size=(N, PER_CLIENT, DIM))
     b = np.einsum("nsd,nd->ns", a, rng.normal(size=DIM) + rng.normal(size=(N, DIM))) + 0.1 * rng.normal(
@@ -46,7 +46,7 @@ X0 = np.random.default_rng(9).normal(size=DIM)
 
 
 def gradients(x: Array) -> Array:
-    """∇f_i(x_i) of every client, `[n, d]`: the plain NumPy oracle."""
+    """∇f_i(x_i) of every client, `[n, d]`: the oracle in NumPy."""
     r = np.einsum("nsd,nd->ns", A, x) - B
     return np.einsum("ns,nsd->nd", r, A) / A.shape[1]
 
@@ -57,7 +57,7 @@ def soft(v: Array, tau: float) -> Array:
 
 
 def solution(beta: float) -> Array:
-    """x* of (1/n)Σ f_i + β‖·‖₁, by another library (β > 0) or a linear system."""
+    """x* of (1/n)Σ f_i + β‖·‖₁, by scikit-learn (β > 0) or least squares."""
     stacked, targets = A.reshape(-1, DIM), B.ravel()
     if beta == 0:
         return np.linalg.lstsq(stacked, targets, rcond=None)[0]
@@ -69,7 +69,7 @@ SOLUTION = {"lasso": solution(BETA), "ridge": solution(0.0)}
 
 
 def problem(kind: str) -> Problem:
-    """`"lasso"` or `"ridge"`, as the package sees it."""
+    """The problem `"lasso"` or `"ridge"` of the package."""
     model = nn.Linear(DIM, 1, bias=False).double()
     with torch.no_grad():
         model.weight.copy_(torch.tensor(X0)[None])
@@ -89,7 +89,7 @@ class Trajectory:
         return self
 
     def __getattr__(self, name: str) -> Array:
-        """A state's variable as NumPy: `run.x`, `run.y`, …"""
+        """A variable of the state as a NumPy array: `run.x`, `run.y`, …"""
         value: Array = getattr(self.simulator.state, name).numpy()
         return value
 
@@ -97,12 +97,22 @@ class Trajectory:
 def run(
     method: dp.Algorithm, kind: str = "lasso", *, network: dp.Network | None = None, period: int = 1, steps: int = 0
 ) -> Trajectory:
-    """Start a method on a problem with full gradients (on a ring, or its server) and take some steps."""
+    """Run some steps of a method on a problem with full gradients, on a ring by default or with a server."""
     if network is None and not method.server:
         network = dp.ring(N)
     simulator = Simulator(problem(kind), network, method, period=period, settings=SETTINGS)
     simulator.start()
     return Trajectory(simulator).advance(steps)
+
+
+def problem_kind(method: dp.Algorithm) -> str:
+    """The problem that a method is for."""
+    return "ridge" if method.handles == "smooth" else "lasso"
+
+
+def case_label(case: object) -> str:
+    """The label of a parameter in the name of a test."""
+    return case.name if isinstance(case, dp.Algorithm) else str(case)
 
 
 def distance(trajectory: Trajectory, kind: str) -> float:

@@ -1,4 +1,4 @@
-"""What methods refuse: hyper-parameters, periods, networks and regularizers that their analysis does not cover."""
+"""Hyper-parameters, periods, networks and regularizers that methods reject, since their analysis excludes them."""
 
 from collections.abc import Callable
 
@@ -24,24 +24,23 @@ from depositum.algorithms import (
 )
 from depositum.engines import Simulator
 from depositum.problem import from_client_data
-from tests.algorithms.test_smooth_methods import METHODS, kind_of, label
 from tests.support import method_problems as mp
-from tests.support.equations_smooth import LAZY_PATH, PATH
-from tests.support.method_problems import run
+from tests.support.equations_smooth import LAZY_PATH, PATH, SMOOTH_METHODS
+from tests.support.method_problems import case_label, problem_kind, run
 
-# With a server
+# Methods with a server
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg-m", "scaffold", "scaffold-m"])
-def test_smooth_methods_refuse_h(name: str) -> None:
+def test_smooth_methods_reject_a_regularizer(name: str) -> None:
     with pytest.raises(dp.ConfigError, match="for smooth problems"):
         dp.algorithm(name).check(1, composite=True, prox_modulus=0.0)
     dp.algorithm(name).check(5, composite=False, prox_modulus=0.0)
 
 
 @pytest.mark.parametrize("name", ["feddualavg", "fast-fedda"])
-def test_dual_averaging_refuses_weakly_convex_h(name: str) -> None:
-    """The steps of their prox grow until a weakly convex h has no single-valued one."""
+def test_dual_averaging_rejects_a_weakly_convex_regularizer(name: str) -> None:
+    """Their prox steps grow until the prox of a weakly convex h is not single-valued."""
     with pytest.raises(dp.ConfigError, match="needs a convex h"):
         dp.algorithm(name).check(1, composite=True, prox_modulus=0.01)
     dp.algorithm(name).check(5, composite=True, prox_modulus=0.0)
@@ -56,16 +55,16 @@ def test_dual_averaging_refuses_weakly_convex_h(name: str) -> None:
     ],
 )
 def test_prox_steps_that_grow_with_the_round_are_checked(method: Algorithm, key: str) -> None:
-    """αβρ < 1 is not enough: with T0 = 5 a step of 5α is taken, and refused in one line that says so."""
+    """αβρ < 1 is not enough: with T0 = 5 the prox step is 5α, which the error mentions."""
     method.check(1, composite=True, prox_modulus=1.0)
-    said = f"algorithm.{key}: .*T0·α.* = 1.5·1 = 1.5, but the prox is single-valued"
-    with pytest.raises(dp.ConfigError, match=said) as error:
+    message = f"algorithm.{key}: .*T0·α.* = 1.5·1 = 1.5, but the prox is single-valued"
+    with pytest.raises(dp.ConfigError, match=message) as error:
         method.check(5, composite=True, prox_modulus=1.0)
     assert "\n" not in str(error.value)
 
 
-def test_splitting_methods_check_their_own_prox_step() -> None:
-    """ηβρ < 1 and βρ < c, whatever the inner stepsize; the message names η or c."""
+def test_splitting_methods_check_eta_and_c() -> None:
+    """ηβρ < 1 and βρ < c, independent of the inner stepsize; the error names η or c."""
     dp.algorithm("feddr", eta=0.9).check(5, composite=True, prox_modulus=1.0)
     dp.algorithm("fedadmm", c=1.1).check(5, composite=True, prox_modulus=1.0)
     for method, key in ((dp.algorithm("feddr", eta=1.0), "eta"), (dp.algorithm("fedadmm", c=1.0), "c")):
@@ -96,19 +95,19 @@ def test_splitting_methods_check_their_own_prox_step() -> None:
         ("zhang-composite", "start", "one"),
     ],
 )
-def test_wrong_hyper_parameters_are_named(name: str, key: str, value: object) -> None:
-    """The key and the value, by configuration and by class alike."""
+def test_errors_name_the_key_and_the_value(name: str, key: str, value: object) -> None:
+    """For hyper-parameters given by name, as in a configuration, and by class."""
     for make in (lambda: dp.algorithm(name, **{key: value}), lambda: dp.algorithms.ALGORITHMS[name](**{key: value})):
         with pytest.raises(dp.ConfigError, match=f"^algorithm.{key}: {value!r} given"):
             make()
 
 
-def test_fedmid_without_any_prox_is_refused() -> None:
+def test_fedmid_without_any_prox_is_rejected() -> None:
     with pytest.raises(dp.ConfigError, match="'fedavg'"):
         dp.algorithm("fedmid", client_prox=False, server_prox=False)
 
 
-# Without one
+# Decentralized methods
 
 
 @pytest.mark.parametrize(
@@ -131,31 +130,31 @@ def test_fedmid_without_any_prox_is_refused() -> None:
         (lambda: QuasiGlobal(mu=1.0), "algorithm.mu"),
     ],
 )
-def test_wrong_hyperparameters_are_refused(make: Callable[[], dp.Algorithm], key: str) -> None:
+def test_invalid_hyperparameters_are_rejected(make: Callable[[], dp.Algorithm], key: str) -> None:
     with pytest.raises(dp.ConfigError) as caught:
         make()
     assert caught.value.key == key
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", [Extra(), PgExtra(), ExactDiffusion(), D2(), DSMT(), HeavyBallGT()], ids=label)
-def test_methods_without_local_steps_refuse_them(method: dp.Algorithm) -> None:
+@pytest.mark.parametrize("method", [Extra(), PgExtra(), ExactDiffusion(), D2(), DSMT(), HeavyBallGT()], ids=case_label)
+def test_methods_without_local_steps_reject_a_period(method: dp.Algorithm) -> None:
     with pytest.raises(dp.ConfigError) as caught:
-        run(method, kind_of(method), network=LAZY_PATH, period=2)
+        run(method, problem_kind(method), network=LAZY_PATH, period=2)
     assert caught.value.key == "run.period"
 
 
-def test_d2_refuses_a_matrix_with_too_small_an_eigenvalue() -> None:
-    """The even ring with weights 1/3 has exactly −1/3, up to rounding."""
+def test_d2_rejects_a_matrix_with_too_small_an_eigenvalue() -> None:
+    """The smallest eigenvalue of an even ring with weights 1/3 is −1/3, up to rounding."""
     with pytest.raises(dp.ConfigError) as caught:
         run(D2(), "ridge", network=dp.ring(mp.N))
     assert caught.value.key == "network.mixing"
     run(D2(), "ridge", network=dp.ring(mp.N, mixing="lazy-metropolis"))
 
 
-def test_smooth_methods_refuse_a_regularizer_and_pg_extra_too_large_a_step() -> None:
-    smooth = {name: method for name, (method, *_) in METHODS.items() if method.handles == "smooth"}
-    assert len(smooth) == len(METHODS) - 1
+def test_decentralized_smooth_methods_reject_a_regularizer_and_pg_extra_too_large_a_step() -> None:
+    smooth = {name: method for name, (method, *_) in SMOOTH_METHODS.items() if method.handles == "smooth"}
+    assert len(smooth) == len(SMOOTH_METHODS) - 1
     for method in smooth.values():
         with pytest.raises(dp.ConfigError) as caught:
             run(method, "lasso", network=LAZY_PATH)

@@ -1,7 +1,7 @@
-"""DEPOSITUM once more, in plain NumPy from the paper, sharing no code with the package.
+"""DEPOSITUM in plain NumPy, written from the paper; it shares no code with the package.
 
-Everything is written client by client where the package works on rows: `W^t` is a sum over neighbours, the prox is a
-formula per coordinate, gradients are of softmax regression by hand.
+Everything is client by client, where the package works on rows: `W^t` is a sum over neighbours, the prox a formula per
+coordinate, and the gradients are those of softmax regression, derived by hand.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 def metropolis(edges: Sequence[tuple[int, int]], n: int) -> Array:
-    """w_ij = 1/(1 + max(deg_i, deg_j)) on edges, the rest on the diagonal."""
+    """w_ij = 1/(1 + max(deg_i, deg_j)) on edges; the diagonal makes rows sum to one."""
     degree = [0] * n
     for i, j in edges:
         degree[i] += 1
@@ -97,12 +97,12 @@ def depositum(
     for t in range(steps):
         x = mix([prox(x[i] - alpha * y[i]) for i in range(n)], t)
         g = [gradient(i, x[i]) for i in range(n)]
-        before = nu
+        nu_previous = nu
         if momentum == "polyak":
             nu = [gamma * nu[i] + (1 - gamma) * g[i] for i in range(n)]
         else:
             mu = [gamma * mu[i] + (1 - gamma) * g[i] for i in range(n)]
             nu = [gamma * mu[i] + (1 - gamma) * g[i] for i in range(n)]
-        y = mix([y[i] + nu[i] - before[i] for i in range(n)], t)
+        y = mix([y[i] + nu[i] - nu_previous[i] for i in range(n)], t)
         states.append({"x": np.array(x), "y": np.array(y), "nu": np.array(nu), "mu": np.array(mu)})
     return states
