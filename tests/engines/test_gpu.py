@@ -1,4 +1,4 @@
-"""On a GPU: the same trajectory as on the CPU, and a state that never sees TF32. Skipped where there is no GPU."""
+"""On a GPU: the same trajectory as on the CPU, and no TF32 outside the model's passes. Skipped without a GPU."""
 
 import dataclasses
 import warnings
@@ -17,11 +17,11 @@ from depositum.problem import Oracle, from_client_data, streaming
 from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
-from tests.engines.test_compilation import apart
-from tests.support.registered_methods import METHODS, supported_period
+from tests.support.registered_methods import METHODS, beta_for, network_for, supported_period
 from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
+from tests.support.state_difference import relative_difference
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def run(device: str, dtype: str, steps: int, model: nn.Module | None = None, **settings: str) -> Simulator:
@@ -40,8 +40,8 @@ def run(device: str, dtype: str, steps: int, model: nn.Module | None = None, **s
     return sim
 
 
-def test_one_trajectory_on_cpu_and_gpu() -> None:
-    """The same batches are drawn and float64 states agree to rounding, batch norm included."""
+def test_cpu_and_gpu_give_the_same_trajectory() -> None:
+    """With the same batches; float64 states agree to rounding, including batch norm."""
     model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES))
     cpu, gpu = run("cpu", "float64", 60, model), run("cuda", "float64", 60, model)
     assert torch.equal(cpu.oracle.sample(50).indices, gpu.oracle.sample(50).indices.cpu())
@@ -51,8 +51,8 @@ def test_one_trajectory_on_cpu_and_gpu() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize("compile", ["never", "always"])
-def test_averages_are_kept_whatever_the_precision_of_the_model(precision: str, compile: str) -> None:
-    """J y = J ν to float32 rounding after 3,000 exchanges: mixing in TF32 would drift by 1e-4 and more."""
+def test_the_tracking_invariant_holds_at_every_precision_of_the_model(precision: str, compile: str) -> None:
+    """J y = J ν to float32 rounding after 3,000 exchanges; mixing in TF32 would drift by at least 1e-4."""
     sim = Simulator(
         seeded_problem((0,), model=nn.Sequential(nn.Linear(D_IN, 64), nn.ReLU(), nn.Linear(64, CLASSES))),
         dp.ring(4),
@@ -67,11 +67,11 @@ def test_averages_are_kept_whatever_the_precision_of_the_model(precision: str, c
 
 
 def made(name: str, dtype: str, compile: str) -> Simulator:
-    """Any method, on two seeds, with what a run has: a monitor."""
+    """A simulator of any method on two seeds, with a monitor, as in a run."""
     method = dp.algorithm(name)
     sim = Simulator(
-        seeded_problem((3, 11), beta=0.0 if method.handles == "smooth" else 1e-3),
-        None if method.server else dp.ring(N, mixing="lazy-metropolis"),
+        seeded_problem((3, 11), beta=beta_for(method)),
+        network_for(method),
         method,
         period=supported_period(name),
         batch_size=4,
@@ -85,21 +85,21 @@ def made(name: str, dtype: str, compile: str) -> Simulator:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("compile", ["never", "always"])
 @pytest.mark.parametrize("name", METHODS)
-def test_captured_and_compiled_equal_the_plain_steps(name: str, compile: str, dtype: str) -> None:
-    """Relative, over 20 iterations: 1e-9 in float64, 1e-5 in float32 with TF32 off."""
+def test_captured_and_compiled_iterations_equal_plain_steps(name: str, compile: str, dtype: str) -> None:
+    """Over 20 iterations, relative to 1e-9 in float64 and 1e-5 in float32 without TF32."""
     plain, fast = made(name, dtype, compile), made(name, dtype, compile)
     for _ in range(20):
         plain.step()
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # it must not fall back
         fast.advance(20)
-    assert apart(fast, plain) <= (1e-9 if dtype == "float64" else 1e-5)
+    assert relative_difference(fast, plain) <= (1e-9 if dtype == "float64" else 1e-5)
     assert plain.costs == fast.costs
     torch.compiler.reset()
 
 
-def test_what_cannot_be_captured_runs_without_and_says_so() -> None:
-    """The nuclear norm's prox waits for the device, which no CUDA graph can hold."""
+def test_iterations_that_cannot_be_captured_run_uncaptured_with_a_warning() -> None:
+    """The prox of the nuclear norm synchronizes with the device, which a CUDA graph cannot contain."""
 
     def nuclear() -> Simulator:
         problem = dataclasses.replace(seeded_problem((0,)), regularizer=dp.NuclearNorm().on("*weight"))
@@ -113,11 +113,11 @@ def test_what_cannot_be_captured_runs_without_and_says_so() -> None:
         plain.step()
     with pytest.warns(RuntimeWarning, match="cannot be captured"):
         fast.advance(10)
-    assert apart(fast, plain) <= 1e-12
+    assert relative_difference(fast, plain) <= 1e-12
 
 
-class Greedy(Monitor):
-    """Wants more memory than there is while iterations are captured."""
+class OutOfMemoryMonitor(Monitor):
+    """Allocates more memory than available while iterations are captured."""
 
     def observe(self, state: State) -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -125,24 +125,24 @@ class Greedy(Monitor):
         super().observe(state)
 
 
-def test_trials_whose_capture_lacks_memory_are_to_be_fewer() -> None:
-    """Several, and whoever runs them is told, to run fewer at once; one runs on without a capture."""
+def test_lack_of_memory_in_a_capture_is_raised_for_several_trials_only() -> None:
+    """The caller of several trials can run fewer at once; a single one runs uncaptured."""
 
-    def greedy(seeds: tuple[int, ...], watch: type[Monitor] = Greedy) -> Simulator:
+    def simulator(seeds: tuple[int, ...], monitor: type[Monitor] = OutOfMemoryMonitor) -> Simulator:
         settings = EngineSettings("cuda", "float64", compile="never")
         problem, method = seeded_problem(seeds), dp.Depositum(0.1, 0.5)
         sim = Simulator(problem, dp.ring(N), method, period=2, batch_size=4, settings=settings)
         sim.start()
-        sim.watch(watch(seeds, 20, sim.state))
+        sim.watch(monitor(seeds, 20, sim.state))
         return sim
 
     with pytest.raises(torch.OutOfMemoryError):
-        greedy((0, 5)).advance(10)
-    plain, one = greedy((0,), Monitor), greedy((0,))
+        simulator((0, 5)).advance(10)
+    plain, one = simulator((0,), Monitor), simulator((0,))
     plain.advance(10)
     with pytest.warns(RuntimeWarning, match="cannot be captured"):
         one.advance(10)
-    assert apart(one, plain) <= 1e-12
+    assert relative_difference(one, plain) <= 1e-12
 
 
 CONVOLUTIONS = {
@@ -166,8 +166,8 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_row_convolutions_equal_torchs(name: str) -> None:
-    """Outputs and all gradients to TF32's 1e-3, and the same bits every time; x may be every row's own or shared."""
+def test_row_convolutions_equal_those_of_torch(name: str) -> None:
+    """Outputs and all gradients, to TF32's 1e-3, with the same bits in every call; x may be shared by all rows."""
     rows, batch, channels, high, wide, outputs, kernel, stride, pad, has_bias = CONVOLUTIONS[name]
     torch.manual_seed(0)
     x = torch.randn(rows, batch, channels, high, wide, device="cuda", requires_grad=True)
@@ -188,8 +188,8 @@ def test_row_convolutions_equal_torchs(name: str) -> None:
         return [out, *torch.autograd.grad(out, leaves, dy)]
 
     found = by_kernels()
-    for mine, theirs in zip(found, expected, strict=True):
-        assert float((mine - theirs).norm() / theirs.norm()) <= 2e-3
+    for actual, reference in zip(found, expected, strict=True):
+        assert float((actual - reference).norm() / reference.norm()) <= 2e-3
     assert all(torch.equal(a, b) for a, b in zip(found, by_kernels(), strict=True))
     shared = torch.vmap(lambda weight: convolution(x[0].detach(), weight, None, stride, pad))(w.detach())
     expected_shared = torch.stack(
@@ -199,11 +199,11 @@ def test_row_convolutions_equal_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["cnn", "resnet18"])
-def test_batched_layers_compute_the_same_model(model: str) -> None:
-    """Gradients and batch-norm statistics of the twin for `vmap`, against the plain loop.
+def test_row_layers_compute_the_same_model(model: str) -> None:
+    """Gradients and batch-norm statistics with `vmap` equal those of the plain loop.
 
-    In TF32 of the CNN only: batch norm over single pixels makes a seventh of a gradient of TF32's 1e-3 (whoever rounds
-    so), and the convolutions of ResNet-18 are tested one by one, above.
+    In TF32 for the CNN only: batch norm over single pixels amplifies the error of 1e-3 of TF32 to a seventh of the
+    gradient, in any implementation, and the convolutions of ResNet-18 are tested individually above.
     """
 
     def gradients(backend: str, precision: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -229,8 +229,8 @@ def test_batched_layers_compute_the_same_model(model: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "d", "count"), [(8, 18, 3), (20, 300, 4), (400, 20, 2), (266, 1000, 6)])
-def test_watching_there(rows: int, d: int, count: int) -> None:
-    """The kernel's consensus error, and the first iteration at which a row is not finite, are the plain ones."""
+def test_monitoring_kernels_equal_the_plain_computation(rows: int, d: int, count: int) -> None:
+    """The consensus error, and the first iteration at which each row is not finite."""
     from depositum.kernels.monitoring import record
 
     generator = torch.Generator("cuda").manual_seed(0)
@@ -248,8 +248,8 @@ def test_watching_there(rows: int, d: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("compile", ["never", "always"])
-def test_samples_in_the_hosts_memory_there(compile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples that do not fit the device are read from the host's memory: the same trajectory, to the bit."""
+def test_samples_in_host_memory_give_the_same_trajectory(compile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that do not fit on the device are read from host memory, with the same results to the bit."""
 
     def state() -> torch.Tensor:
         sim = Simulator(
@@ -273,8 +273,8 @@ def test_samples_in_the_hosts_memory_there(compile: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sparse_mixing_there(dtype: torch.dtype) -> None:
-    """The kernel's sum over neighbours equals the dense product to rounding, for two trials of an uneven graph."""
+def test_the_sparse_mixing_kernel_equals_the_dense_product(dtype: torch.dtype) -> None:
+    """To rounding, for two trials on an irregular graph."""
     network = dp.erdos_renyi(150, 0.05, seed=3)
     mix = Exchange(network, 2, torch.device("cuda"), dtype)
     assert not mix.pattern.dense
@@ -285,7 +285,7 @@ def test_sparse_mixing_there(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["l1", "mcp", "scad", "l2", "simplex", "l1-ball", "group-lasso", "nuclear"])
-def test_regularizers_work_there(name: str) -> None:
+def test_regularizers_equal_those_on_the_cpu(name: str) -> None:
     from depositum.layout import Layout
 
     arguments = {"simplex": {"total": 1.0}, "l1-ball": {"radius": 1.0}}.get(name, {})

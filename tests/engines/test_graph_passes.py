@@ -1,10 +1,30 @@
 """Transformations of traced iterations: the same results, with less memory traffic."""
 
+import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from depositum.engines.graph_passes import transpose_products
+from depositum.engines.compilation import trace
+from depositum.engines.graph_passes import split_at_models, transpose_products
+from tests.support.registered_methods import started
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("depositum", 2), ("d-psgd", 2), ("heavy-ball-gt", 1), ("deepstorm", 1), ("extra", 1)]
+)
+def test_an_iteration_is_split_if_it_does_not_need_the_old_models(name: str, parts: int) -> None:
+    """DEPOSITUM evaluates gradients at the new models; other methods need the old ones, or a gradient at both."""
+    sim = started(name, (3, 11))
+    kind = sim.algorithm.kind(0, sim.period)
+    sim.iteration.hold(sim.state)
+    sim.iteration(kind)
+    programs = split_at_models(trace(sim.iteration, kind), sim.iteration.place_of_x)
+    assert len(programs) == parts
+    if parts == 2:
+        written = {str(n.args[0]) for n in programs[0].graph.nodes if "copy_" in str(n.target)}
+        assert len(written) == 1
+        assert not any("copy_" in str(n.target) and str(n.args[0]) in written for n in programs[1].graph.nodes)
 
 
 def test_products_read_transposed_are_rewritten() -> None:

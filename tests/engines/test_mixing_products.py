@@ -1,4 +1,4 @@
-"""W·z in each of its forms equals the dense product, and W^t of networks that change keeps averages."""
+"""W·z in each of its forms equals the dense product, and W^t of time-varying networks preserves averages."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def exchange(network: dp.Network, trials: int = 1) -> Exchange:
     [dp.ring(7), dp.ring(90), dp.ring(90, hops=6), dp.star(80), dp.complete(9), dp.erdos_renyi(80, 0.5), dp.grid(70)],
     ids=str,
 )
-def test_every_form_is_the_dense_product(network: dp.Network, inline: bool) -> None:
-    """Few terms, sparse, dense and mean, for three trials at once; a trial that leaks into another would show."""
+def test_every_form_equals_the_dense_product(network: dp.Network, inline: bool) -> None:
+    """Inline, sparse, dense and mean, for three trials at once, which must not mix with each other."""
     mix = exchange(network, trials=3)
     mix.inline = inline
     z = torch.randn(3 * network.n, 5, dtype=DOUBLE)
@@ -37,14 +37,14 @@ def test_every_form_is_the_dense_product(network: dp.Network, inline: bool) -> N
     assert np.abs(mix.neighbours(z).numpy() - expected).max() <= 1e-12
 
 
-def test_forms_are_chosen_by_the_graph() -> None:
+def test_the_form_depends_on_the_graph() -> None:
     assert exchange(dp.ring(90)).pattern.width <= MAX_INLINE_TERMS
     assert not exchange(dp.ring(90)).pattern.dense
     assert exchange(dp.ring(20)).pattern.dense
     assert exchange(dp.erdos_renyi(80, 0.5)).pattern.dense
 
 
-CHANGING = {
+TIME_VARYING = {
     "dropped": networks.network("ring", 9, drop=0.4),
     "dropped, large": networks.network({"ring": {"hops": 3}}, 80, drop=0.5),
     "dropped, complete": networks.network("complete", 6, drop=0.3),
@@ -54,10 +54,10 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("name", CHANGING)
-def test_a_changing_network_is_its_matrix_of_the_phase(name: str, inline: bool) -> None:
-    """For twelve phases, two trials: the product, the neighbours' sum, degrees and what is sent."""
-    network = CHANGING[name]
+@pytest.mark.parametrize("name", TIME_VARYING)
+def test_a_time_varying_network_applies_the_matrix_of_the_phase(name: str, inline: bool) -> None:
+    """For twelve phases and two trials: the product, the sum over neighbours, degrees and messages sent."""
+    network = TIME_VARYING[name]
     mix = exchange(network, trials=2)
     mix.inline = inline
     z = torch.randn(2 * network.n, 4, dtype=DOUBLE)
@@ -74,8 +74,8 @@ def test_a_changing_network_is_its_matrix_of_the_phase(name: str, inline: bool) 
 
 
 @pytest.mark.parametrize("topology", ["ring", "one-peer-exponential"])
-def test_tracking_survives_a_changing_network(topology: str) -> None:
-    """J y = J ν at every iteration, whatever links a phase has; a weight lost with a link would drift."""
+def test_the_tracking_invariant_holds_on_time_varying_networks(topology: str) -> None:
+    """J y = J ν at every iteration, whatever links a phase has; losing the weight of a dropped link would break it."""
     sim = Simulator(
         seeded_problem((0, 5)),
         networks.network(topology, N, drop=0.4),
@@ -91,8 +91,8 @@ def test_tracking_survives_a_changing_network(topology: str) -> None:
         assert (y - nu).abs().max() <= 1e-12
 
 
-def test_a_pattern_with_rows_of_different_length() -> None:
-    """Places beyond a client's last entry are no terms."""
+def test_patterns_may_have_rows_of_different_length() -> None:
+    """Padding beyond a client's last entry contributes nothing."""
     starts, columns = torch.tensor([0, 3, 4, 6]), torch.tensor([0, 1, 2, 1, 0, 2])
     pattern = SparsityPattern(starts, columns, trials=1)
     weights = MixingWeights(pattern, torch.arange(1.0, 7.0, dtype=DOUBLE))
