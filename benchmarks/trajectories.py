@@ -1,7 +1,7 @@
 """Record the results of many small runs, and compare the records of two versions of the package.
 
     python benchmarks/trajectories.py record OUT [--only PATTERN]
-    python benchmarks/trajectories.py compare OLD NEW [--except NAME=REASON]...
+    python benchmarks/trajectories.py compare OLD NEW [--only PATTERN] [--except NAME=REASON]...
     python benchmarks/trajectories.py continue OLD OUT [--only PATTERN] [--except NAME=REASON]...
 
 `record` runs every case below and writes `OUT/records/CASE.npz`: the final state, the averaged model and all tables of
@@ -735,7 +735,7 @@ def record(out: Path, only: str) -> int:
 
 def continue_runs(old: Path, out: Path, only: str, exceptions: dict[str, str]) -> int:
     """Resume the unfinished folders of a record and compare the results with the record."""
-    before = {name: values for name, values in read_records(old).items() if fnmatch.fnmatch(name, only)}
+    before = read_records(old, only)
     after: dict[str, Record] = {}
     for case in all_cases(old / "inputs"):
         unfinished = old / "unfinished" / case.name
@@ -750,9 +750,9 @@ def continue_runs(old: Path, out: Path, only: str, exceptions: dict[str, str]) -
     return compare(before, after, exceptions)
 
 
-def read_records(out: Path) -> dict[str, Record]:
-    """Read the results of all cases of a record."""
-    return {path.stem: read_record(path) for path in sorted((out / "records").glob("*.npz"))}
+def read_records(out: Path, only: str) -> dict[str, Record]:
+    """Read the results of all cases of a record whose names match."""
+    return {path.stem: read_record(path) for path in sorted((out / "records").glob(f"{only}.npz"))}
 
 
 # Comparing
@@ -818,8 +818,7 @@ def main() -> int:
         command = commands.add_parser(name)
         for path in paths:
             command.add_argument(path, type=Path)
-        if name != "compare":
-            command.add_argument("--only", default="*", metavar="PATTERN", help="cases whose names match")
+        command.add_argument("--only", default="*", metavar="PATTERN", help="cases whose names match")
         if name != "record":
             command.add_argument("--except", dest="exceptions", action="append", default=[], metavar="NAME=REASON")
     rank = commands.add_parser("fit-rank")  # used by `record` under torchrun
@@ -838,7 +837,7 @@ def main() -> int:
     exceptions = dict(text.split("=", 1) for text in given.exceptions)
     if given.command == "continue":
         return continue_runs(given.old.resolve(), given.out.resolve(), given.only, exceptions)
-    return compare(read_records(given.old), read_records(given.new), exceptions)
+    return compare(read_records(given.old, given.only), read_records(given.new, given.only), exceptions)
 
 
 if __name__ == "__main__":

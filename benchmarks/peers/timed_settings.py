@@ -20,7 +20,7 @@ STEP_SIZE = 0.01
 
 @dataclass(frozen=True)
 class Setting:
-    """`n` clients with `samples` inputs of `shape` each; a model with layers `hidden`, and two convolutions if `cnn`."""
+    """`n` clients with `samples` inputs of `shape` each; a model of `hidden` widths, and two convolutions if `cnn`."""
 
     name: str
     n: int
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the fully connected layers, from the inputs (or the 32 channels of 8×8 after the convolutions) on."""
+        """Widths of the fully connected layers, with the inputs (or the 32 channels of 8×8 after the convolutions)."""
         inputs = 32 * 8 * 8 if self.cnn else int(np.prod(self.shape))
         return (inputs, *self.hidden, self.classes)
 
