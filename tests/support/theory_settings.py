@@ -1,4 +1,4 @@
-"""Settings of the theory to be tested with."""
+"""Settings for the tests of the theory."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from depositum.theory import (
     largest_alpha,
 )
 
-RING10 = 0.8726779962499649  # λ of the ring of ten with Metropolis weights: (1 + 2 cos 36°)/3
+RING10_LAM = 0.8726779962499649  # λ of the ring of ten with Metropolis weights: (1 + 2 cos 36°)/3
 
 BASE = Setting(
     n=10,
-    lam=RING10,
+    lam=RING10_LAM,
     period=5,
     beta=1e-5,
     rho=0.0,
@@ -30,7 +30,7 @@ BASE = Setting(
 )
 
 lams = st.one_of(st.just(0.0), st.floats(1e-6, 0.999))
-scenes = st.builds(
+theory_settings = st.builds(
     Setting,
     n=st.integers(1, 100),
     lam=lams,
@@ -47,13 +47,13 @@ scenes = st.builds(
 )
 
 
-def admissible(scene: Setting, fraction: float = 1.0) -> Setting:
-    """The same setting with (a fraction of) the largest admissible stepsize."""
-    return replace(scene, alpha=fraction * largest_alpha(scene).alpha)
+def admissible(setting: Setting, fraction: float = 1.0) -> Setting:
+    """The same setting with a fraction of the largest admissible stepsize."""
+    return replace(setting, alpha=fraction * largest_alpha(setting).alpha)
 
 
 def exact_margins(s: Setting, lam: float) -> tuple[mpf, mpf]:
-    """δ1 and δ2, from the paper's definitions, to fifty digits."""
+    """δ1 and δ2 from the definitions in the paper, to fifty digits."""
     with mpmath.workdps(50):
         a, t0, w = mpf(s.alpha) * mpf(s.beta) * mpf(s.rho), mpf(s.period), mpf(lam)
         if lam < 1e-12:
@@ -61,7 +61,7 @@ def exact_margins(s: Setting, lam: float) -> tuple[mpf, mpf]:
         return w * (1 - w) * ((1 - a) ** 2 - w ** (1 / t0)), w * (1 - w) * (1 - w ** (1 / t0))
 
 
-def other_lams(s: Setting) -> list[float]:
-    """A fine grid of λ' in [λ, 1), dense towards both ends."""
+def lam_grid(s: Setting) -> list[float]:
+    """A fine grid of λ' in [λ, 1), denser towards both ends."""
     inner = 1 / (1 + np.exp(-np.linspace(-12, 12, 4001)))
     return [s.lam, *(s.lam + (1 - s.lam) * inner).tolist()]

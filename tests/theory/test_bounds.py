@@ -1,4 +1,4 @@
-"""The theory's bounds against formulas typed anew, against each other, and against Algorithm 1 itself."""
+"""The bounds of the theory against independent formulas, against each other, and against Algorithm 1 itself."""
 
 from dataclasses import replace
 from math import inf, sqrt
@@ -14,8 +14,9 @@ from depositum.errors import ConfigError
 from depositum.theory import (
     Setting,
     bound,
-    corollary,
+    conditions_hold,
     corollary_bound,
+    corollary_schedule,
     corollary_setting,
     largest_alpha,
     lemma1_rhs,
@@ -27,71 +28,71 @@ from depositum.theory import (
     lemma3_rhs,
     network_lam,
     proposition1_rhs,
-    proven,
     smallest_steps,
 )
-from tests.support.theory_settings import BASE, admissible, exact_margins, other_lams, scenes
+from tests.support.theory_settings import BASE, admissible, exact_margins, lam_grid, theory_settings
 
 # ----------------------------------------------------------------------------------------------------------- bound
 
 
 def exact_terms(s: Setting, lam: float) -> list[mpf]:
-    """The five terms of (T1i), typed anew from the paper."""
+    """The five terms of (T1i), written independently from the paper."""
     d1, d2 = exact_margins(s, lam)
     with mpmath.workdps(50):
         n, t0, g, a, big_l, sig, b = map(mpf, (s.n, s.period, s.gamma, s.alpha, s.L, s.sigma2, s.batch_size))
         steps = mpf(s.T + 1)
-        down = b * (d1 * d2 - 8 * t0**2 * (a * big_l) ** 2)
+        denominator = b * (d1 * d2 - 8 * t0**2 * (a * big_l) ** 2)
         return [
             8 * mpf(s.gap) / (a * steps),
             142 * sig / (n * b * (1 - g) * steps),
-            2 * t0 * (11 * d1 + 6 * t0) * (1 - g) * sig / (down * steps),
+            2 * t0 * (11 * d1 + 6 * t0) * (1 - g) * sig / (denominator * steps),
             355 * (1 - g) * sig / (2 * n * b),
-            16 * t0 * (11 * d1 + 6 * t0) * (1 - g) ** 2 * sig / down,
+            16 * t0 * (11 * d1 + 6 * t0) * (1 - g) ** 2 * sig / denominator,
         ]
 
 
-@given(scenes, st.floats(0.01, 1))
+@given(theory_settings, st.floats(0.01, 1))
 @settings(deadline=None, max_examples=40)
-def test_bound_is_the_theorems_at_the_best_lam(s: Setting, fraction: float) -> None:
-    """Each term against (T1i) typed anew, and the total no larger than at any other λ' of a fine grid."""
+def test_bound_is_theorem_1_at_the_best_lam(s: Setting, fraction: float) -> None:
+    """Each term equals (T1i), and the total is not larger than at any other λ' of a fine grid."""
     s = admissible(s, fraction)
     found = bound(s)
     assert found.proven
     assert list(found.terms.values()) == pytest.approx([float(t) for t in exact_terms(s, found.lam)], rel=1e-6)
     assert found.total == pytest.approx(sum(found.terms.values()))
-    for lam in other_lams(s)[::20]:
+    for lam in lam_grid(s)[::20]:
         d1, d2 = exact_margins(s, lam)
         if d1 > 0 and d1 * d2 > 8 * s.period**2 * (s.alpha * s.L) ** 2:
             assert found.total <= float(sum(exact_terms(s, lam))) * (1 + 1e-9)
 
 
 def test_without_noise_the_rate_is_one_over_t() -> None:
-    """σ = 0 leaves 8[φ(x0) − φ*]/(α(T+1)) alone."""
+    """With σ = 0 only 8[φ(x0) − φ*]/(α(T+1)) remains."""
     s = replace(admissible(BASE), sigma2=0.0)
     assert bound(s).total == bound(s).gap == pytest.approx(8 * 0.7 / (s.alpha * 500))
     assert bound(replace(s, steps=5000)).total == pytest.approx(bound(s).total / 10)
 
 
-def test_a_bound_that_says_nothing_is_infinite_and_not_proven() -> None:
-    """Breaks if a negative denominator gives a negative 'bound', or a number beyond the conditions is called one."""
+def test_outside_the_conditions_the_bound_is_infinite_or_not_proven() -> None:
+    """Breaks if a negative denominator gives a negative "bound", or if a number outside the conditions is proven."""
     assert bound(BASE).total == inf
     assert not bound(BASE).proven
     assert not bound(replace(BASE, sigma2=0.0)).proven
     assert bound(replace(BASE, sigma2=0.0)).total < inf
-    between = replace(BASE, alpha=largest_alpha(BASE).alpha * 1.5)  # Lemma 3's condition holds, Theorem 1's does not
+    between = replace(
+        BASE, alpha=largest_alpha(BASE).alpha * 1.5
+    )  # the condition of Lemma 3 holds, that of Theorem 1 does not
     assert all(c.holds for c in lemma3_conditions(between))
     assert bound(between).total < inf
     assert not bound(between).proven
 
 
-@given(scenes, st.floats(0.01, 1), st.floats(0, 1e6))
+@given(theory_settings, st.floats(0.01, 1), st.floats(0, 1e6))
 @settings(deadline=None, max_examples=80)
 def test_the_theorem_follows_from_its_lemmas(s: Setting, fraction: float, mapping: float) -> None:
-    """Substitute Lemmas 1 to 3 into Proposition 1 as the proof does, for any Σ‖G(x, y)‖²: (T1i) must come out.
+    """Substituting Lemmas 1 to 3 into Proposition 1, as the proof does for any Σ‖G(x, y)‖², must give (T1i).
 
-    Breaks if any constant in the proposition, the lemmas, the conditions or the bound is too small or too large for
-    the others.
+    Breaks if any constant in the proposition, the lemmas, the conditions or the bound is inconsistent with the others.
     """
     s = admissible(s, fraction)
     lam = bound(s).lam
@@ -105,20 +106,20 @@ def test_the_theorem_follows_from_its_lemmas(s: Setting, fraction: float, mappin
 # ------------------------------------------------------------------------------------------------------ Corollary 1
 
 
-def test_the_schedule_by_hand() -> None:
+def test_schedule_values() -> None:
     """B = ⌈√n⌉, 1 − γ = √(n/(T+1)), α = √n/(24L√(T+1))."""
-    s = corollary(n=10, steps=1000, L=2.0)
+    s = corollary_schedule(n=10, steps=1000, L=2.0)
     assert (s.batch_size, s.gamma, s.alpha) == (4, pytest.approx(0.9), pytest.approx(0.1 / 48))
-    assert [corollary(n, n, 1.0).batch_size for n in (1, 2, 4, 5, 9, 16, 17)] == [1, 2, 2, 3, 3, 4, 5]
-    assert corollary(n=7, steps=7, L=1.0).gamma == 0
+    assert [corollary_schedule(n, n, 1.0).batch_size for n in (1, 2, 4, 5, 9, 16, 17)] == [1, 2, 2, 3, 3, 4, 5]
+    assert corollary_schedule(n=7, steps=7, L=1.0).gamma == 0
     with pytest.raises(ConfigError, match=r"steps: 6 given; .* as clients \(7\)"):
-        corollary(n=7, steps=6, L=1.0)
+        corollary_schedule(n=7, steps=6, L=1.0)
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=40)
-def test_corollary_bound_rounds_the_theorems_up(s: Setting) -> None:
-    """(C1i) is (T1i) at the schedule with a few terms rounded up: never smaller, and equal in its first term."""
+def test_corollary_bound_is_not_below_theorem_1(s: Setting) -> None:
+    """(C1i) is (T1i) at the schedule with a few terms rounded up, and equal in its first term."""
     found, direct = corollary_bound(s), bound(corollary_setting(s))
     assert found.gap == pytest.approx(direct.gap, rel=1e-9)
     assert found.estimation >= (direct.estimation + direct.estimation_start) * (1 - 1e-9)
@@ -127,8 +128,8 @@ def test_corollary_bound_rounds_the_theorems_up(s: Setting) -> None:
     assert found.lam == direct.lam
 
 
-def test_corollary_bound_by_hand() -> None:
-    """(C1i) typed anew, at a setting where all its terms matter."""
+def test_corollary_bound_values() -> None:
+    """(C1i) written independently, at a setting where all its terms matter."""
     s = replace(BASE, n=9, lam=0.0, period=2, steps=9 * 10**4, L=2.0, gap=3.0, sigma2=5.0)
     d = 4 / 27
     network = 2 * (11 * d + 12) * 5 / (d * d - 9 * 4 / (72 * 9e4)) * (2 / 9e4**1.5 + 16 * 3 / 9e4)
@@ -140,32 +141,32 @@ def test_corollary_bound_by_hand() -> None:
     assert corollary_bound(s).total == pytest.approx(1.28 + 1600 / 2700 + network)
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=40)
-def test_smallest_steps_is_where_the_conditions_begin_to_hold(s: Setting) -> None:
-    """At the smallest T+1, and beyond, the schedule satisfies Theorem 1; one iteration fewer and it does not."""
+def test_smallest_steps_is_the_first_that_satisfies_the_conditions(s: Setting) -> None:
+    """At the smallest T+1 and beyond, the schedule satisfies Theorem 1; with one iteration fewer it does not."""
     s = replace(s, lam=min(s.lam, 0.99))
     steps = smallest_steps(s)
     assert steps is not None
     for enough in (steps, steps + 1, 3 * steps):
-        assert proven(corollary_setting(replace(s, steps=enough)))
+        assert conditions_hold(corollary_setting(replace(s, steps=enough)))
     if steps > s.n:
-        assert not proven(corollary_setting(replace(s, steps=steps - 1)))
+        assert not conditions_hold(corollary_setting(replace(s, steps=steps - 1)))
 
 
 def test_smallest_steps_on_the_papers_networks() -> None:
-    """n/(24αL)² with the largest admissible αL: 1.2 million on the ring, n when W = J and T0 = 1."""
+    """n/(24αL)² with the largest admissible αL: 1.2 million on the ring, n if W = J and T0 = 1."""
     expected = 10 / (24 * largest_alpha(replace(BASE, gamma=0.0)).alpha) ** 2
     assert smallest_steps(BASE) == pytest.approx(expected, rel=1e-5)
     assert smallest_steps(BASE) == pytest.approx(1.17e6, rel=0.01)
     assert smallest_steps(replace(BASE, lam=0.0, period=1)) == 10
     assert smallest_steps(replace(BASE, lam=0.999999, period=50)) is None
-    # The `clients` experiment, n = 16 on a complete graph with T0 = 10 and 801 iterations, lies outside.
+    # The `clients` experiment (n = 16, complete graph, T0 = 10, 801 iterations) is not covered.
     assert smallest_steps(replace(BASE, n=16, lam=0.0, period=10)) > 10**4
 
 
-def test_corollary_gains_from_clients() -> None:
-    """Linear speedup: four times the clients halve the bound, once T is large enough for the network's term."""
+def test_corollary_has_linear_speedup() -> None:
+    """Four times the clients halve the bound, once T is large enough for the network term."""
     few, many = (corollary_bound(replace(BASE, n=n, lam=0.0, period=1, steps=10**12)) for n in (16, 64))
     assert few.gap == pytest.approx(2 * many.gap)
     assert few.estimation == pytest.approx(4 * many.estimation)
@@ -177,8 +178,8 @@ def test_corollary_gains_from_clients() -> None:
 # ------------------------------------------------------------------------------- the lemmas, and Algorithm 1 itself
 
 
-def test_lemmas_by_hand() -> None:
-    """Each right-hand side at round numbers, typed anew."""
+def test_lemma_values() -> None:
+    """Each right-hand side at round numbers, written independently."""
     s = replace(
         BASE, n=4, lam=0.0, period=1, gamma=0.75, alpha=0.01, L=2.0, sigma2=8.0, batch_size=2, steps=11, gap=3.0
     )
@@ -199,10 +200,10 @@ def test_lemmas_by_hand() -> None:
         lemma2_tracking_rhs(BASE, 3.0, lam=0.5)
 
 
-@given(scenes, st.floats(0.01, 1), st.floats(0, 1e6))
+@given(theory_settings, st.floats(0.01, 1), st.floats(0, 1e6))
 @settings(deadline=None, max_examples=40)
-def test_lemma_3_is_lemma_2_closed(s: Setting, fraction: float, mapping: float) -> None:
-    """Going once round Lemma 2's loop from Lemma 3's bound must return that bound: it is the loop's fixed point."""
+def test_lemma_3_is_the_fixed_point_of_lemma_2(s: Setting, fraction: float, mapping: float) -> None:
+    """Applying the inequalities of Lemma 2 to the bound of Lemma 3 must return that bound."""
     s = admissible(s, fraction)
     lam = network_lam(s)
     tracking = lemma3_rhs(s, mapping, lam)
@@ -217,9 +218,9 @@ def mcp_prox(v: np.ndarray, tau: float, theta: float) -> np.ndarray:
 
 
 def run_algorithm1(s: Setting, weights: np.ndarray, nesterov: bool, seeds: int) -> dict[str, float]:
-    """Algorithm 1 on f_i = ½(x − c_i)ᵀA_i(x − c_i) with MCP, plainly; the sums of the lemmas, averaged over seeds.
+    """The sums of the lemmas for Algorithm 1 on f_i = ½(x − c_i)ᵀA_i(x − c_i) with MCP, averaged over seeds.
 
-    A_i ≼ L·I, mini-batch gradients are exact ones with Gaussian noise of variance σ²/B, and c_i differ widely.
+    A_i ≼ L·I, mini-batch gradients are exact gradients plus Gaussian noise of variance σ²/B, and the c_i differ widely.
     """
     rng = np.random.default_rng(0)
     n, d, theta = s.n, 6, 1 / s.rho
@@ -265,7 +266,7 @@ def run_algorithm1(s: Setting, weights: np.ndarray, nesterov: bool, seeds: int) 
         sums["variation"] += square(new_nu - nu)
         x, nu = new_x, new_nu
     sums["model_end"], sums["tracking_end"] = sums["model"] + off_mean(x), sums["tracking"] + off_mean(y)
-    # φ* ≥ 0, since all f_i and h are, and h(0) = 0.
+    # φ* ≥ 0, since all f_i and h are nonnegative, and h(0) = 0.
     sums["gap"] = float((curvature * centres**2).sum() / (2 * n))
     return sums
 
@@ -281,7 +282,7 @@ def ring_weights(n: int) -> np.ndarray:
 def test_algorithm_1_obeys_every_inequality(network: str, period: int, sigma2: float, nesterov: bool) -> None:
     """The proposition, the lemmas and the theorem, on the algorithm itself with a nonconvex h.
 
-    Breaks if a right-hand side is too small by more than the proofs' own slack: a lost factor n, T0, 1/α² or 1/B.
+    Breaks if a right-hand side is too small by more than the slack of the proofs: a lost factor n, T0, 1/α² or 1/B.
     """
     n = 6
     weights = ring_weights(n) if network == "ring" else np.full((n, n), 1 / n)

@@ -1,4 +1,4 @@
-"""The theory's conditions and stepsizes against formulas typed anew and against each other."""
+"""The conditions and stepsizes of the theory against independent formulas and against each other."""
 
 import ast
 import sys
@@ -25,13 +25,13 @@ from depositum.theory import (
     network_lam,
     proposition1_conditions,
 )
-from tests.support.theory_settings import BASE, RING10, admissible, exact_margins, lams, other_lams, scenes
+from tests.support.theory_settings import BASE, RING10_LAM, admissible, exact_margins, lam_grid, lams, theory_settings
 
 # ------------------------------------------------------------------------------------------------------ δ1 and δ2
 
 
-def test_margins_by_hand() -> None:
-    """Breaks on any misread factor: here the roots are rational, and the values exact."""
+def test_margin_values() -> None:
+    """Detects any wrong factor: the roots are rational here, and the values exact."""
     assert delta2(1 / 2, 1) == Fraction(1, 8)
     assert isclose(delta2(1 / 4, 2), Fraction(3, 16) * Fraction(1, 2))
     assert isclose(delta2(8 / 27, 3), Fraction(8, 27) * Fraction(19, 27) * Fraction(1, 3))
@@ -41,10 +41,10 @@ def test_margins_by_hand() -> None:
     assert isclose(delta1(0.0, 2, 0.1, 2.0, 0.5), Fraction(4, 27) * Fraction(9, 10) ** 6)
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None)
 def test_margins_against_the_definitions(s: Setting) -> None:
-    """Breaks if the stable forms used (expm1, products) differ from the paper's."""
+    """Breaks if the numerically stable forms (expm1, products) differ from those of the paper."""
     assume(s.expansion < 1)
     d1, d2 = exact_margins(s, s.lam)
     assert delta2(s.lam, s.period) == pytest.approx(float(d2), rel=1e-11)
@@ -52,7 +52,7 @@ def test_margins_against_the_definitions(s: Setting) -> None:
 
 
 def test_margins_at_their_limits() -> None:
-    """δ → 0 as λ → 0 or 1, ≈ (1−λ)²/T0 near 1, and a λ that is rounding counts as 0."""
+    """δ → 0 as λ → 0 or 1, ≈ (1−λ)²/T0 near 1, and a λ of rounding size counts as 0."""
     assert delta2(1e-11, 5) < 1e-10
     assert delta2(0.9999, 5) == pytest.approx(1e-8 / 5, rel=1e-3)
     assert delta1(0.9999, 5) == delta2(0.9999, 5)
@@ -62,17 +62,17 @@ def test_margins_at_their_limits() -> None:
 @given(st.floats(1e-6, 0.999), st.integers(1, 30))
 @settings(deadline=None)
 def test_delta1_is_positive_exactly_below_the_threshold(lam: float, period: int) -> None:
-    """Breaks if the weak convexity enters with another power: the sign turns at αβρ = 1 − λ^(1/(2T0))."""
+    """Breaks if weak convexity enters with another power: the sign changes at αβρ = 1 − λ^(1/(2T0))."""
     threshold = 1 - lam ** (1 / (2 * period))
     assert delta1(lam, period, threshold * (1 - 1e-6), 1.0, 1.0) > 0
     assert delta1(lam, period, threshold * (1 + 1e-6), 1.0, 1.0) < 0
-    assert delta1(lam, period, 5.0, 1.0, 1.0) < 0  # (1 − αβρ)² is large again there, but the prox is not defined
+    assert delta1(lam, period, 5.0, 1.0, 1.0) < 0  # (1 − αβρ)² is large again, but the prox is not defined
 
 
 @given(lams, st.integers(1, 30), st.floats(0, 0.02), st.floats(0, 0.02))
 @settings(deadline=None)
-def test_margins_fall_with_the_period_and_the_stepsize(lam: float, period: int, one: float, two: float) -> None:
-    """The monotonicities that bisection rests on."""
+def test_margins_decrease_with_the_period_and_the_stepsize(lam: float, period: int, one: float, two: float) -> None:
+    """The monotonicity that bisection relies on."""
     assert delta2(lam, period + 1) < delta2(lam, period)
     assert delta1(lam, period + 1, one, 1.0, 1.0) < delta1(lam, period, one, 1.0, 1.0)
     low, high = sorted((one, two))
@@ -82,10 +82,10 @@ def test_margins_fall_with_the_period_and_the_stepsize(lam: float, period: int, 
 # ------------------------------------------------------------------------------------------------------ conditions
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=40)
 def test_conditions_against_the_theorem(s: Setting) -> None:
-    """Breaks on a wrong constant, a wrong side, or a λ' that is not admissible or not the best."""
+    """Detects a wrong constant, a wrong side, or a λ' that is not admissible or not the best."""
     assume(s.expansion < 1)
     sides = {c.name: (c.left, c.right) for c in conditions(s)}
     eight = 8 * s.alpha**2 * s.L**2
@@ -109,10 +109,10 @@ def test_conditions_against_the_theorem(s: Setting) -> None:
     assert all(c.slack == c.right - c.left for c in conditions(s))
 
 
-@given(scenes, st.floats(0, 1))
+@given(theory_settings, st.floats(0, 1))
 @settings(deadline=None, max_examples=40)
-def test_no_other_lam_does_better(s: Setting, share: float) -> None:
-    """The search over λ' is at least as good as λ itself and as a fine grid, also where δ1 hardly stays positive."""
+def test_no_other_lam_is_better(s: Setting, share: float) -> None:
+    """The search over λ' is at least as good as λ itself and as a fine grid, even where δ1 is barely positive."""
     if s.beta * s.rho > 0 and s.lam > 0:  # αβρ up to the threshold, where the peak is narrow
         threshold = 1 - s.lam ** (1 / (2 * s.period))
         s = replace(s, alpha=min(share * threshold / (s.beta * s.rho) + 1e-12, 1.0))
@@ -123,12 +123,12 @@ def test_no_other_lam_does_better(s: Setting, share: float) -> None:
         d1, d2 = delta1(lam, s.period, s.alpha, s.beta, s.rho), delta2(lam, s.period)
         return 3 * d1 * d2 / (s.period * (11 * d1 + 9 * s.period))
 
-    best = max(map(right, other_lams(s)))
+    best = max(map(right, lam_grid(s)))
     assert found >= best * (1 - 1e-12) if best > 0 else found == right(s.lam)
 
 
-def test_a_larger_lam_can_prove_more() -> None:
-    """δ1, δ2 → 0 as λ → 0+, so that on a nearly complete graph λ' > λ must win; on a ring λ itself is best."""
+def test_a_larger_lam_can_admit_more() -> None:
+    """δ1, δ2 → 0 as λ → 0+, so that λ' > λ is best on a nearly complete graph; on a ring λ itself is best."""
     nearly = replace(BASE, lam=1e-4)
     assert network_lam(nearly) == pytest.approx(0.26, abs=0.01)
     assert network_lam(BASE) == BASE.lam
@@ -137,18 +137,18 @@ def test_a_larger_lam_can_prove_more() -> None:
     assert network_lam(one) == pytest.approx(1 / 3, abs=1e-6)
 
 
-def test_the_ring_admits_a_tiny_stepsize_only() -> None:
-    """Theorem 1 on the paper's own stepsize experiment: αL ≈ 1.2e-4, against the 0.005 to 0.1 that it runs."""
+def test_the_ring_admits_only_a_tiny_stepsize() -> None:
+    """Theorem 1 for the stepsize experiment of the paper: αL ≈ 1.2e-4, compared with the 0.005 to 0.1 that it uses."""
     alpha, lam = largest_alpha(BASE)
     assert alpha == pytest.approx(1.218e-4, rel=1e-3)
-    assert lam == RING10
+    assert lam == RING10_LAM
     assert largest_alpha(replace(BASE, L=50.0)).alpha == pytest.approx(alpha / 50)
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=40)
-def test_largest_alpha_is_where_the_conditions_turn(s: Setting) -> None:
-    """All conditions hold just below the largest stepsize, and one is broken just above it; α itself plays no part."""
+def test_largest_alpha_is_the_limit_of_the_conditions(s: Setting) -> None:
+    """All conditions hold just below it and one is violated just above; the α of the setting has no influence."""
     alpha, lam = largest_alpha(s)
     assert all(c.holds for c in conditions(replace(s, alpha=alpha * (1 - 1e-6))))
     assert not all(c.holds for c in conditions(replace(s, alpha=alpha * (1 + 1e-6))))
@@ -158,17 +158,17 @@ def test_largest_alpha_is_where_the_conditions_turn(s: Setting) -> None:
 @given(lams, st.integers(1, 30))
 @settings(deadline=None, max_examples=40)
 def test_largest_alpha_in_closed_form_for_convex_h(lam: float, period: int) -> None:
-    """With ρ = 0 the margins do not depend on α: the largest α is a maximum over λ' that a grid can take."""
+    """With ρ = 0 the margins do not depend on α: the largest α is a maximum over λ', here over a grid."""
     s = replace(BASE, lam=lam, period=period, gamma=0.0)
-    deltas = np.array([delta2(w, period) for w in other_lams(s)])
+    deltas = np.array([delta2(w, period) for w in lam_grid(s)])
     network = np.sqrt(3 * deltas**2 / (8 * period * (11 * deltas + 9 * period))).max()
     found = largest_alpha(s).alpha
     assert min(network, 1 / 24) * (1 - 1e-12) <= found <= min(network, 1 / 24) * (1 + 1e-5)
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=25)
-def test_remedies_work_and_are_not_timid(s: Setting) -> None:
+def test_remedies_are_sufficient_and_tight(s: Setting) -> None:
     """Each remedy alone makes its condition hold; one more unit in its fourth digit would not."""
     for group in (conditions, lemma3_conditions):
         for i, condition in enumerate(group(s)):
@@ -186,40 +186,40 @@ def test_remedies_work_and_are_not_timid(s: Setting) -> None:
                 assert not group(replace(s, **change))[i].holds, remedy
 
 
-def test_remedies_name_what_can_help() -> None:
-    """Breaks if an alternative that suffices is not offered, or one that does not is."""
+def test_remedies_are_complete() -> None:
+    """Breaks if a sufficient change is not offered, or an insufficient one is."""
 
     def keys(s: Setting, name: str) -> list[str]:
         return next([r.key for r in c.remedies] for c in conditions(s) if c.name == name)
 
     hard = replace(BASE, alpha=0.002)
     assert keys(hard, "network") == ["alpha", "period", "lam"]
-    assert keys(replace(BASE, alpha=0.05), "network") == ["alpha"]  # αL is beyond what even λ = 0 and T0 = 1 admit
+    assert keys(replace(BASE, alpha=0.05), "network") == ["alpha"]  # αL exceeds even the limit of λ = 0 and T0 = 1
     assert keys(replace(BASE, alpha=0.04), "momentum") == ["alpha", "gamma"]
-    assert keys(replace(BASE, alpha=0.0417), "momentum") == ["alpha"]  # γ = 0 would not do
+    assert keys(replace(BASE, alpha=0.0417), "momentum") == ["alpha"]  # γ = 0 would not be sufficient
     weak = replace(BASE, alpha=0.03, beta=1.0, rho=1.0)
     assert keys(weak, "prox") == ["alpha", "beta"]
     assert keys(weak, "contraction") == ["alpha", "beta", "period", "lam"]
     needs_averaging = replace(BASE, lam=0.9, period=5, alpha=0.0026)
     sentence = next(r.sentence for r in conditions(needs_averaging)[-1].remedies if r.key == "lam")
-    assert sentence == "take a network with lam = 0 (complete, all weights 1/n)"
+    assert sentence == "use a network with lam = 0 (complete, all weights 1/n)"
 
 
-def test_the_smaller_results_ask_for_less() -> None:
-    """Proposition 1's and Lemma 3's conditions, with their own constants."""
+def test_conditions_of_proposition_1_and_lemma_3() -> None:
+    """They are weaker, with different constants."""
     assert [c.name for c in proposition1_conditions(BASE)] == ["smoothness", "prox"]
     assert all(c.holds for c in proposition1_conditions(replace(BASE, alpha=1 / 16)))
     assert not proposition1_conditions(replace(BASE, alpha=1 / 16 + 1e-6))[0].holds
-    d = delta2(RING10, 5)
+    d = delta2(RING10_LAM, 5)
     edge = d / (5 * sqrt(8))
     assert all(c.holds for c in lemma3_conditions(replace(BASE, alpha=edge * (1 - 1e-9))))
     assert not lemma3_conditions(replace(BASE, alpha=edge * (1 + 1e-9)))[1].holds
 
 
-@given(scenes)
+@given(theory_settings)
 @settings(deadline=None, max_examples=40)
 def test_theorem_1_implies_lemma_3_and_proposition_1(s: Setting) -> None:
-    """Theorem 1 is proved from both: its conditions must be the stronger ones."""
+    """Theorem 1 is proved from both, so its conditions must be stronger."""
     s = admissible(s)
     assert all(c.holds for c in (*proposition1_conditions(s), *lemma3_conditions(s)))
 
@@ -227,10 +227,10 @@ def test_theorem_1_implies_lemma_3_and_proposition_1(s: Setting) -> None:
 # --------------------------------------------------------------------------------------------------------- the rest
 
 
-def test_the_numbers_in_the_docs() -> None:
-    """The page's table of admissible αL per graph and period, and its example of λ', are what the code says."""
+def test_the_documented_numbers_match_the_code() -> None:
+    """The table of admissible αL by graph and period, and the example of λ'."""
     page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
-    for graph, lam in (("ring", RING10), ("2-hop ring", 0.6472), ("3-hop ring", 0.3740), ("complete", 0.0)):
+    for graph, lam in (("ring", RING10_LAM), ("2-hop ring", 0.6472), ("3-hop ring", 0.3740), ("complete", 0.0)):
         cells = next(line for line in page.splitlines() if line.startswith(f"| {graph} |")).split("|")[3:-1]
         alphas = [largest_alpha(replace(BASE, lam=lam, period=period)).alpha for period in (1, 2, 5, 10)]
         assert [float(cell) for cell in cells] == pytest.approx(alphas, rel=0.05)
@@ -254,20 +254,20 @@ def test_the_numbers_in_the_docs() -> None:
         ("sigma2", inf, "at least 0"),
     ],
 )
-def test_impossible_settings_are_refused(key: str, value: float, allowed: str) -> None:
-    """Breaks if a number the theorem cannot mean gets as far as a formula."""
+def test_invalid_settings_are_rejected(key: str, value: float, allowed: str) -> None:
+    """Breaks if a value outside the scope of the theorem reaches a formula."""
     change: dict[str, Any] = {key: value}
     with pytest.raises(ConfigError, match=rf"{key}: .* given; it must be {allowed}"):
         replace(BASE, **change)
 
 
-def test_theory_knows_of_numbers_only() -> None:
-    """Breaks if the theory begins to import tensors, networks or problems."""
+def test_theory_depends_on_the_standard_library_only() -> None:
+    """Breaks if the theory imports tensors, networks or problems."""
     for file in Path(depositum.theory.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 modules = [node.module or ""]
             for module in modules:
-                own = module == "depositum.errors" or module.startswith("depositum.theory")
-                assert own or module.partition(".")[0] in sys.stdlib_module_names, (file.name, module)
+                internal = module == "depositum.errors" or module.startswith("depositum.theory")
+                assert internal or module.partition(".")[0] in sys.stdlib_module_names, (file.name, module)

@@ -1,9 +1,9 @@
-"""The paper's theory on real trajectories: bounds that hold for Algorithm 1 and fail for what resembles it.
+"""The theory on trajectories of the package: the bounds hold for Algorithm 1 and fail for incorrect variants of it.
 
-The sums on both sides are computed here, in NumPy, from the states alone. The problem is nonconvex with a known L: the
-loss of a residual r is √(1 + r²) + sin(r)/2, whose second derivative lies in [−½, 1½], so with AᵢᵀAᵢ/N = I every f_i of
-a linear model is 1½-smooth. Its gradient does not vanish far away, so an iteration that runs away is seen, and it
-starts not far from a solution, so that the bounds are small.
+The sums on both sides are computed in NumPy from the states alone. The problem is nonconvex with a known L: the loss of
+a residual r is √(1 + r²) + sin(r)/2, whose second derivative is in [−½, 1½], so that with AᵢᵀAᵢ/N = I every f_i of a
+linear model is 1½-smooth. Its gradient does not vanish far away, so that divergence is visible, and the start is near a
+solution, so that the bounds are small.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -50,7 +50,7 @@ def global_gradients(x: np.ndarray) -> np.ndarray:
 
 
 def prox(v: np.ndarray, tau: float) -> np.ndarray:
-    """MCP's, from the paper's definition."""
+    """The prox of MCP, from the definition in the paper."""
     shrunk = np.sign(v) * np.maximum(np.abs(v) - tau * LAM, 0) / (1 - tau / THETA)
     return np.where(np.abs(v) <= THETA * LAM, shrunk, v)
 
@@ -62,7 +62,7 @@ def phi(x: np.ndarray) -> float:
 
 
 def lowest() -> float:
-    """φ* from below in effect: the least value that proximal gradient descent finds from many starts."""
+    """An estimate of φ*: the smallest value that proximal gradient descent finds from many starts."""
     rng = np.random.default_rng(0)
     best = np.inf
     for start in [X0, *(3 * rng.normal(size=(20, DIM)))]:
@@ -78,7 +78,7 @@ PHI_STAR = lowest()
 
 @dataclass(frozen=True)
 class Altered(dp.Depositum):
-    """Algorithm 1 with a factor on the x step and one on the tracker's increment; (1, 1) is the paper's."""
+    """Algorithm 1 with a factor on the x step and one on the increment of the tracker; (1, 1) is Algorithm 1."""
 
     x_factor: float = 1.0
     y_factor: float = 1.0
@@ -93,7 +93,7 @@ class Altered(dp.Depositum):
 
 @dataclass
 class Sums:
-    """Everything that the inequalities speak of, accumulated over t = 0 … T (and T + 1 where the paper does)."""
+    """The sums in the inequalities, accumulated over t = 0 … T (and to T + 1 where the paper does)."""
 
     s: float = 0.0
     mapping: float = 0.0
@@ -166,17 +166,17 @@ STEPS = 3000
 WRONG = {"flipped step": (-1.0, 1.0), "flipped increment": (1.0, -1.0), "dropped increment": (1.0, 0.0)}
 
 
-def test_the_altered_form_is_the_paper_s_where_nothing_is_altered() -> None:
-    """What is compared below differs from the package's step by the factors alone."""
+def test_the_unaltered_variant_equals_the_method_of_the_package() -> None:
+    """The variants below differ from the method of the package only by the factors."""
     for momentum in ("polyak", "nesterov"):
-        own = accumulate(dp.Depositum(0.01, 0.5, momentum), dp.ring(N), period=2, steps=50)
+        expected = accumulate(dp.Depositum(0.01, 0.5, momentum), dp.ring(N), period=2, steps=50)
         same = accumulate(Altered(0.01, 0.5, momentum), dp.ring(N), period=2, steps=50)
-        assert asdict(own) == pytest.approx(asdict(same), rel=1e-9)
+        assert asdict(expected) == pytest.approx(asdict(same), rel=1e-9)
 
 
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_proposition_1(momentum: str) -> None:
-    """At its largest stepsize α = 1/(16L), deterministic, W = J: holds with room for Algorithm 1."""
+    """At its largest stepsize α = 1/(16L), deterministic, W = J: it holds for Algorithm 1."""
     s = setting(AVERAGING, alpha=1 / (16 * L), gamma=0.5, period=1, steps=STEPS)
     sums = accumulate(dp.Depositum(s.alpha, s.gamma, momentum), AVERAGING, period=1, steps=STEPS)
     right = theory.proposition1_rhs(s, sums.mapping, sums.estimation, sums.model, sums.tracking)
@@ -184,8 +184,8 @@ def test_proposition_1(momentum: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_proposition_1_fails_for_what_is_not_algorithm_1(wrong: str) -> None:
-    """Without this the test above could not fail."""
+def test_proposition_1_fails_for_incorrect_variants(wrong: str) -> None:
+    """Shows that the test above is able to fail."""
     s = setting(AVERAGING, alpha=1 / (16 * L), gamma=0.5, period=1, steps=STEPS)
     sums = accumulate(Altered(s.alpha, s.gamma, "polyak", "average", *WRONG[wrong]), AVERAGING, period=1, steps=STEPS)
     assert sums.s > theory.proposition1_rhs(s, sums.mapping, sums.estimation, sums.model, sums.tracking)
@@ -198,15 +198,15 @@ def at_largest_alpha() -> theory.Setting:
 
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_theorem_1(momentum: str) -> None:
-    """At the largest stepsize it admits, the mean of s/n is within the bound."""
+    """At the largest admissible stepsize, the mean of s/n is within the bound."""
     s = at_largest_alpha()
     sums = accumulate(dp.Depositum(s.alpha, s.gamma, momentum), AVERAGING, period=1, steps=STEPS)
-    assert theory.proven(s)
+    assert theory.conditions_hold(s)
     assert 0 < sums.s / (N * STEPS) <= theory.bound(s).total
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_theorem_1_fails_for_what_is_not_algorithm_1(wrong: str) -> None:
+def test_theorem_1_fails_for_incorrect_variants(wrong: str) -> None:
     s = at_largest_alpha()
     sums = accumulate(Altered(s.alpha, s.gamma, "polyak", "average", *WRONG[wrong]), AVERAGING, period=1, steps=STEPS)
     assert sums.s / (N * STEPS) > theory.bound(s).total
@@ -234,7 +234,7 @@ def test_lemmas_2_and_3_on_a_ring(period: int, momentum: str) -> None:
 
 
 class Point(nn.Module):
-    """The model whose output is its parameter: with squared error, ∇F(x, ξ) = x − ξ, of variance σ² everywhere."""
+    """A model whose output is its parameter: with squared error, ∇F(x, ξ) = x − ξ, with variance σ² everywhere."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class Point(nn.Module):
 
 
 def lemma_1_sides(momentum: str, gamma: float, spread: float) -> tuple[float, float]:
-    """Both sides of Lemma 1 over 40 seeds, for noise of `spread` times the variance the bound is told."""
+    """Both sides of Lemma 1 over 40 seeds, for noise of `spread` times the variance that the bound assumes."""
     n, dim, per_client, batch, steps, seeds, alpha = 4, 3, 30, 2, 60, 40, 0.02
     rng = np.random.default_rng(1)
     noise = rng.normal(size=(n, per_client, dim))
@@ -289,7 +289,7 @@ def lemma_1_sides(momentum: str, gamma: float, spread: float) -> tuple[float, fl
 @pytest.mark.parametrize("gamma", [0.0, 0.5])
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_lemma_1_over_seeds(momentum: str, gamma: float) -> None:
-    """The gradient-estimation error is within the variance the bound allows, and three times the variance is not."""
+    """The gradient-estimation error is within the bound, and with three times the variance it is not."""
     left, right = lemma_1_sides(momentum, gamma, 1.0)
     assert left <= right
     left, right = lemma_1_sides(momentum, gamma, 3.0)

@@ -1,4 +1,4 @@
-"""`depositum theory`: what the paper's theory says of a configuration, before any stepsize is chosen."""
+"""`depositum theory`: the paper's convergence theory applied to a configuration, before any training."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,62 +19,63 @@ from depositum.networks import Network
 from depositum.problem.constants import MeasuredConstant, smoothness, variance
 from depositum.runs import Config, build_simulator, load
 
-#: The columns that the table of conditions needs; a narrower one has the numbers below each condition.
-WIDE = 76
+#: Terminal width needed by the table of conditions; in a narrower one the numbers are printed below each condition.
+WIDE_TABLE = 76
 
 
 def command(
     config: ConfigFile,
     overrides: Overrides = None,
     smooth: Annotated[
-        float | None, typer.Option("--smoothness", metavar="L", help="Take this L instead of measuring it.")
+        float | None, typer.Option("--smoothness", metavar="L", help="Use this L instead of measuring it.")
     ] = None,
     noise: Annotated[
-        float | None, typer.Option("--variance", metavar="SIGMA2", help="Take this σ² instead of measuring it.")
+        float | None, typer.Option("--variance", metavar="SIGMA2", help="Use this σ² instead of measuring it.")
     ] = None,
 ) -> None:
-    """Check Theorem 1 for CONFIG.toml: what holds, and what would make the rest hold.
+    """Check the conditions of Theorem 1 for CONFIG.toml.
 
-    L and σ² are measured on the data at the start (L in closed form for a linear model). Then: each condition with
-    its slack and a remedy, the largest stepsize the theorem admits, its bound term by term, and Corollary 1's schedule.
+    L and σ² are measured on the data at the initial model (L in closed form for a linear model). Prints each condition
+    with its slack and remedies, the largest stepsize that the theorem admits, its bound term by term, and the schedule
+    of Corollary 1.
     """
-    _check_given("--smoothness", smooth, positive=True)
-    _check_given("--variance", noise, positive=False)
+    _check_option("--smoothness", smooth, positive=True)
+    _check_option("--variance", noise, positive=False)
     checked = load(config, overrides or [])
     method = checked.make_algorithm()
     if not isinstance(method, Depositum):
-        raise ConfigError("algorithm.name", f"{method.name!r} given; the theory is of 'depositum'")
+        raise ConfigError("algorithm.name", f"{method.name!r} given; the theory applies to 'depositum' only")
     if not checked.run.steps:
-        raise ConfigError("run.steps", "0 given; theory speaks of one iteration or more")
+        raise ConfigError("run.steps", "0 given; the theory needs at least one iteration")
     measured = measure(checked, config.parent, smooth, noise)
     console = Console(highlight=False)
     try:
-        conditions = _conditions(measured.setting, console.width)
-        lines = [*_remedies(measured.setting), *_conclusions(measured), *_beyond(method, measured.network)]
+        conditions = _condition_table(measured.setting, console.width)
+        lines = [*_remedies(measured.setting), *_conclusions(measured), *_limitations(method, measured.network)]
     except (OverflowError, ZeroDivisionError):
         raise ConfigError(
-            "--smoothness", f"L = {measured.setting.L:g} is beyond what can be calculated with; scale the loss"
+            "--smoothness", f"L = {measured.setting.L:g} is too large to compute with; scale the loss"
         ) from None
-    console.print(_numbers(measured))
+    console.print(_input_table(measured))
     console.print(conditions)
     for line in lines:
         typer.echo(line)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The setting that theory is asked about, and where its measured numbers come from."""
+class MeasuredSetting:
+    """The setting of a configuration, and the sources of its measured values."""
 
     setting: theory.Setting
     smoothness: MeasuredConstant
     variance: MeasuredConstant
-    gap_known: bool  #: False where φ(x0) is infinite, x0 being outside the set of an indicator: bounds say nothing
+    gap_known: bool  #: False if φ(x0) is infinite (x0 violates the constraint of an indicator): there are no bounds
     network: Network
-    full: bool  #: whether gradients are full ones, so that σ² = 0 whatever one sample's is
+    full: bool  #: whether gradients are full, so that σ² = 0 whatever the variance of one sample
 
 
-def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> Asked:
-    """The setting of a configuration, from its data (of several seeds, the first)."""
+def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> MeasuredSetting:
+    """Measure the setting of a configuration on its data (for the first of several seeds)."""
     simulator = build_simulator(config, base)
     if len(simulator.problem.trials) > 1:
         simulator = simulator.with_seeds(simulator.problem.seeds[:1])
@@ -82,7 +83,7 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
     oracle, problem, batch = simulator.oracle, simulator.problem, config.run.batch_size
     L = MeasuredConstant(smooth, "given") if smooth is not None else smoothness(oracle)
     sigma2 = MeasuredConstant(noise, "given") if noise is not None else variance(oracle)
-    # Losses and regularizers here are ≥ 0, so φ(x0) itself bounds φ(x0) − φ*.
+    # Losses and regularizers are ≥ 0, so φ(x0) is an upper bound on φ(x0) − φ*.
     gap = float(cheap(simulator.state, oracle)["phi"][0])
     method = config.make_algorithm()
     assert isinstance(method, Depositum)
@@ -100,37 +101,38 @@ def measure(config: Config, base: Path, smooth: float | None = None, noise: floa
         steps=config.run.steps,
         gap=gap if isfinite(gap) else 0.0,
     )
-    return Asked(setting, L, sigma2, isfinite(gap), simulator.network, batch == "full")
+    return MeasuredSetting(setting, L, sigma2, isfinite(gap), simulator.network, batch == "full")
 
 
-def _check_given(key: str, value: float | None, positive: bool) -> None:
+def _check_option(key: str, value: float | None, positive: bool) -> None:
     if value is not None and not (isfinite(value) and (value > 0 or (value == 0 and not positive))):
         raise ConfigError(key, f"{value:g} given; it must be a finite number {'> 0' if positive else '≥ 0'}")
 
 
-def _numbers(asked: Asked) -> Table:
-    setting = asked.setting
-    batch = "full" if asked.full else str(setting.batch_size)
-    sample = f"{asked.variance.value:.6g}  ({asked.variance.how})"
-    table = Table(title="what the theory is told", title_justify="left", show_header=False)
+def _input_table(measured: MeasuredSetting) -> Table:
+    """The quantities of the setting and their sources."""
+    setting = measured.setting
+    batch = "full" if measured.full else str(setting.batch_size)
+    sample = f"{measured.variance.value:.6g}  ({measured.variance.how})"
+    table = Table(title="inputs of the theory", title_justify="left", show_header=False)
     rows = (
         ("n, T0, T + 1, B", f"{setting.n}, {setting.period}, {setting.steps}, {batch}"),
         ("α, β, γ", f"{setting.alpha:g}, {setting.beta:g}, {setting.gamma:g}"),
-        ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g}){_of_what(asked.network)}"),
+        ("λ (spectral gap 1 − λ)", f"{setting.lam:.6g} ({1 - setting.lam:.6g}){_lam_scope(measured.network)}"),
         ("ρ of h", f"{setting.rho:g}"),
-        ("L", f"{setting.L:.6g}  ({asked.smoothness.how})"),
-        ("σ²", f"0  (full gradients; of one sample {sample})" if asked.full else sample),
-        ("φ(x0) − φ* at most", f"{setting.gap:.6g}" if asked.gap_known else "∞  (h is infinite at x0)"),
+        ("L", f"{setting.L:.6g}  ({measured.smoothness.how})"),
+        ("σ²", f"0  (full gradients; one sample: {sample})" if measured.full else sample),
+        ("φ(x0) − φ* at most", f"{setting.gap:.6g}" if measured.gap_known else "∞  (h is infinite at x0)"),
     )
     for name, value in rows:
         table.add_row(name, value)
     return table
 
 
-def _conditions(setting: theory.Setting, width: int) -> Table:
-    """Each condition with its numbers, in columns of their own where there is room for that, or below it."""
+def _condition_table(setting: theory.Setting, width: int) -> Table:
+    """Each condition with its numbers, in separate columns if the terminal is wide enough, otherwise below it."""
     table = Table(title="the conditions of Theorem 1", title_justify="left")
-    wide = width >= WIDE
+    wide = width >= WIDE_TABLE
     table.add_column("condition" if wide else "condition\n  left, right; slack", no_wrap=wide, overflow="fold")
     for heading in ("left", "right", "slack") if wide else ():
         table.add_column(heading, justify="right")
@@ -145,59 +147,60 @@ def _conditions(setting: theory.Setting, width: int) -> Table:
 
 
 def _remedies(setting: theory.Setting) -> Iterator[str]:
-    broken = [condition for condition in theory.conditions(setting) if not condition.holds]
-    if not broken:
+    """The remedies of each violated condition, as lines."""
+    violated = [condition for condition in theory.conditions(setting) if not condition.holds]
+    if not violated:
         yield "all conditions hold"
         return
-    yield "what would make each hold:"
-    for condition in broken:
-        ways = [remedy.sentence.removeprefix("take ") for remedy in condition.remedies]
-        yield f"  {condition.formula}:  {', or '.join(ways) or 'no change of one number alone'}"
+    yield "to satisfy each condition, use:"
+    for condition in violated:
+        changes = [remedy.sentence.removeprefix("use ") for remedy in condition.remedies]
+        yield f"  {condition.formula}:  {', or '.join(changes) or 'no change of a single value is sufficient'}"
 
 
-def _conclusions(asked: Asked) -> Iterator[str]:
-    """The largest stepsize, the bound of Theorem 1 and the schedule of Corollary 1, in lines."""
-    setting = asked.setting
+def _conclusions(measured: MeasuredSetting) -> Iterator[str]:
+    """The largest stepsize, the bound of Theorem 1 and the schedule of Corollary 1, as lines."""
+    setting = measured.setting
     largest = theory.largest_alpha(setting)
     alpha = theory.rounded_down(largest.alpha)
-    yield f"largest α that Theorem 1 admits here: {alpha:.4g}  (αL = {alpha * setting.L:.3g})"
-    at = setting if theory.proven(setting) else replace(setting, alpha=alpha)
-    where = "here" if at is setting else f"at α = {at.alpha:.4g}"
-    if asked.gap_known:
+    yield f"largest α that Theorem 1 admits: {alpha:.4g}  (αL = {alpha * setting.L:.3g})"
+    at = setting if theory.conditions_hold(setting) else replace(setting, alpha=alpha)
+    where = "" if at is setting else f" at α = {at.alpha:.4g}"
+    if measured.gap_known:
         bound = theory.bound(at)
-        yield f"bound (T1i) on the mean of s/n over {setting.steps} iterations {where}: {bound.total:.4g}"
+        yield f"bound (T1i) on the mean of s/n over {setting.steps} iterations{where}: {bound.total:.4g}"
         yield from (f"  {name}: {value:.4g}" for name, value in bound.terms.items())
     else:
-        yield "bound (T1i): none, since φ(x0) is infinite; begin from a model that satisfies the constraint"
+        yield "bound (T1i): none, since φ(x0) is infinite; start from a model that satisfies the constraint"
     if setting.steps < setting.n:
         yield f"Corollary 1 needs T + 1 ≥ n: at least {setting.n} steps"
         return
-    # Its batches are of samples, whatever those of the configuration are.
-    setting = replace(setting, sigma2=asked.variance.value)
-    schedule = theory.corollary(setting.n, setting.steps, setting.L)
+    # The schedule uses mini-batches, even if the configuration uses full gradients.
+    setting = replace(setting, sigma2=measured.variance.value)
+    schedule = theory.corollary_schedule(setting.n, setting.steps, setting.L)
     gamma, alpha = (theory.rounded_down(value) for value in (schedule.gamma, schedule.alpha))
     yield f"Corollary 1's schedule: batch_size = {schedule.batch_size}, gamma = {gamma:.4g}, alpha = {alpha:.4g}"
-    if not theory.proven(theory.corollary_setting(setting)):
+    if not theory.conditions_hold(theory.corollary_setting(setting)):
         steps = theory.smallest_steps(setting)
-        yield "  Theorem 1's conditions hold there " + (
+        yield "  it satisfies the conditions of Theorem 1 " + (
             f"from {steps:,} steps on" if steps else "for no number of steps"
         )
-    elif asked.gap_known:
+    elif measured.gap_known:
         yield f"  its bound (C1i): {theory.corollary_bound(setting).total:.4g}"
 
 
-def _of_what(network: Network) -> str:
-    """Which W it is that has this λ, where there are many."""
+def _lam_scope(network: Network) -> str:
+    """Which W the λ of a time-varying network refers to."""
     if network.one_peer is not None:
-        return "  (of the mean of all phases)"
-    return "  (of all links together)" if network.drop is not None else ""
+        return "  (of the mean W over all phases)"
+    return "  (of W with all links present)" if network.drop is not None else ""
 
 
-def _beyond(method: Depositum, network: Network) -> Iterator[str]:
-    """What of the configuration the theorem does not speak of."""
+def _limitations(method: Depositum, network: Network) -> Iterator[str]:
+    """Notes on the parts of the configuration that the theorem does not cover."""
     if network.drop is not None or network.one_peer is not None:
-        yield "note: the theorem is of one W in all phases; this network changes, and nothing above is proven of it"
+        yield "note: the theorem assumes one W for all phases; nothing above is proven for this time-varying network"
     if not isinstance(as_schedule(method.alpha), Constant):
-        yield "note: the theorem is of a constant α; the numbers above take the schedule's largest"
+        yield "note: the theorem assumes a constant α; the values above use the largest α of the schedule"
     if method.start != "average":
-        yield f"note: the theorem is of start = 'average'; this configuration has {method.start!r}"
+        yield f"note: the theorem assumes start = 'average'; this configuration has {method.start!r}"

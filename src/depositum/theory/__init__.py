@@ -1,26 +1,26 @@
-"""What the paper's theory says of a setting: Theorem 1's conditions and bound, Corollary 1's schedule.
+"""The paper's convergence theory: the conditions and the bound of Theorem 1, and the schedule of Corollary 1.
 
-Numbers only: nothing here knows of tensors, networks or problems. Every function reads a `Setting`.
+Everything is computed from plain numbers, collected in a `Setting`, without tensors, networks or problems.
 """
 
 from depositum.theory.bound import Bound, bound
 from depositum.theory.conditions import (
     Condition,
-    Largest,
+    LargestStepsize,
     Remedy,
     conditions,
+    conditions_hold,
     largest_alpha,
     lemma3_conditions,
     network_lam,
     proposition1_conditions,
-    proven,
     rounded_down,
 )
 from depositum.theory.corollary import (
     CorollaryBound,
-    Schedule,
-    corollary,
+    CorollarySchedule,
     corollary_bound,
+    corollary_schedule,
     corollary_setting,
     smallest_steps,
 )
@@ -40,14 +40,15 @@ __all__ = [
     "Bound",
     "Condition",
     "CorollaryBound",
-    "Largest",
+    "CorollarySchedule",
+    "LargestStepsize",
     "Remedy",
-    "Schedule",
     "Setting",
     "bound",
     "conditions",
-    "corollary",
+    "conditions_hold",
     "corollary_bound",
+    "corollary_schedule",
     "corollary_setting",
     "delta1",
     "delta2",
@@ -62,7 +63,6 @@ __all__ = [
     "network_lam",
     "proposition1_conditions",
     "proposition1_rhs",
-    "proven",
     "rounded_down",
     "smallest_steps",
 ]

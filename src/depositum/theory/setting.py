@@ -1,4 +1,4 @@
-"""The numbers that the paper's theory speaks of."""
+"""The quantities that appear in the paper's theory."""
 
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -8,7 +8,7 @@ from depositum.errors import ConfigError, is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One run, as Theorem 1 sees it: the problem, the network and the algorithm's parameters.
+    """The quantities of one run that Theorem 1 depends on: problem, network and parameters of the algorithm.
 
     >>> ring = Setting(n=10, lam=0.8727, period=5, beta=1e-5, rho=0.0, gamma=0.5, alpha=0.05, L=3.5, sigma2=4.0,
     ...                batch_size=64, steps=500, gap=0.7)
@@ -16,17 +16,17 @@ class Setting:
     499
     """
 
-    n: int  #: clients
+    n: int  #: number of clients
     lam: float  #: λ = ‖W − J‖, in [0, 1); below 1e-12 it counts as 0
-    period: int  #: T0, iterations from one exchange to the next
+    period: int  #: T0, iterations between exchanges
     beta: float  #: β, the weight of the regularizer
-    rho: float  #: ρ, its weak-convexity modulus; 0 for a convex one
+    rho: float  #: ρ, its modulus of weak convexity; 0 if it is convex
     gamma: float  #: γ, the momentum, in [0, 1)
     alpha: float  #: α, the stepsize
-    L: float  #: the gradients of every f_i are L-Lipschitz
-    sigma2: float  #: σ², the variance of one sample's gradient; 0 with full gradients
-    batch_size: int  #: B
-    steps: int  #: T + 1, the iterations t = 0 … T that a run of `steps` takes
+    L: float  #: Lipschitz constant of the gradients of all f_i
+    sigma2: float  #: σ², the variance of the gradient of one sample; 0 with full gradients
+    batch_size: int  #: B, samples per mini-batch
+    steps: int  #: T + 1, the number of iterations t = 0 … T
     gap: float  #: φ(x0) − φ*, or an upper bound on it
 
     def __post_init__(self) -> None:
@@ -40,6 +40,7 @@ class Setting:
 
     @staticmethod
     def _range(name: str, value: float) -> tuple[str, bool]:
+        """The allowed values of a field in words, and whether `value` is one of them."""
         if name in ("n", "period", "batch_size", "steps"):
             return "a whole number, at least 1", value >= 1 and value % 1 == 0
         if name in ("lam", "gamma"):
@@ -50,7 +51,7 @@ class Setting:
 
     @property
     def T(self) -> int:
-        """The last iteration: sums "from 0 to T" have `steps` terms."""
+        """The index of the last iteration: sums "from 0 to T" have `steps` terms."""
         return self.steps - 1
 
     @property
