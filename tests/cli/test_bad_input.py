@@ -153,7 +153,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("problem.model=broken:narow", "problem.model", "module 'broken' has no 'narow'; did you mean 'narrow'?"),
     ("problem.model=nowhere:f", "problem.model", "no module 'nowhere'"),
     ("problem.model=broken:fails", "problem.model", "failed: RuntimeError: of its own, over two lines"),
-    ("problem.model=broken:number", "problem.model", "returned a int, not a torch.nn.Module"),
+    ("problem.model=broken:number", "problem.model", "returned an int, not a torch.nn.Module"),
     ("problem.model=broken:narrow", "problem.model", "RuntimeError"),
     # --set itself
     ("run.steps", "--set", "'run.steps' given; it must be section.key=value"),

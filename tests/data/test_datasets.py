@@ -1,4 +1,4 @@
-"""Datasets by name: the embedded and made-up ones, the real ones where their files are, and wrong names."""
+"""Datasets by name: embedded and synthetic ones, published ones if their files are present, and invalid names."""
 
 import numpy as np
 import pytest
@@ -9,24 +9,24 @@ from depositum.data import DATASETS, check, datasets, load, status
 from depositum.errors import ConfigError, DataError
 
 
-def test_digits_are_all_there_once_in_a_fixed_stratified_split():
-    """Breaks if a digit is lost or doubled, scaling is not by 16, or a class is not divided in proportion."""
+def test_digits_are_complete_with_a_fixed_stratified_split():
+    """Fails if a digit is lost or duplicated, scaling is not by 16, or a class is not split in proportion."""
     data, again = load("digits"), load("digits")
     x, y = load_digits(return_X_y=True)
     assert data.train.inputs.shape == (1437, 1, 8, 8)
     assert data.test.inputs.shape == (360, 1, 8, 8)
     assert (data.train.inputs.dtype, data.train.targets.dtype, data.classes) == (torch.float32, torch.int64, 10)
-    whole = np.concatenate([data.train.inputs.reshape(-1, 64), data.test.inputs.reshape(-1, 64)])
+    inputs = np.concatenate([data.train.inputs.reshape(-1, 64), data.test.inputs.reshape(-1, 64)])
     labels = np.concatenate([data.train.targets, data.test.targets])
-    ours = sorted(map(tuple, np.column_stack([whole * 16, labels]).tolist()))
+    ours = sorted(map(tuple, np.column_stack([inputs * 16, labels]).tolist()))
     assert ours == sorted(map(tuple, np.column_stack([x, y]).tolist()))
     assert np.abs(np.bincount(data.test.targets) - np.bincount(y) / 5).max() < 1
     assert torch.equal(data.train.inputs, again.train.inputs)
     assert torch.equal(data.test.targets, again.test.targets)
 
 
-def test_synthetic_clusters_are_as_asked():
-    """Breaks if a parameter is ignored: sizes, balance, unit noise about the centres, centres at `separation`."""
+def test_synthetic_follows_its_parameters():
+    """Sizes, balance, unit variance around the centres, and centres at distance `separation` from the origin."""
     data = load({"synthetic": {"samples": 40_000, "features": 6, "classes": 4, "separation": 5.0, "seed": 3}})
     assert data.train.inputs.shape == (40_000, 6)
     assert data.test.inputs.shape == (8_000, 6)
@@ -41,15 +41,15 @@ def test_synthetic_clusters_are_as_asked():
         assert torch.allclose(data.test.inputs[data.test.targets == k].mean(0), cluster.mean(0), atol=0.12)
 
 
-def test_synthetic_depends_on_its_seed_alone():
+def test_synthetic_depends_on_its_seed_only():
     first, again, other = (load({"synthetic": {"seed": seed}}) for seed in (1, 1, 2))
     assert torch.equal(first.train.inputs, again.train.inputs)
     assert not torch.equal(first.train.inputs, other.train.inputs)
     assert not torch.equal(first.train.targets, other.train.targets)
 
 
-def test_without_separation_there_is_nothing_to_learn():
-    """Breaks if the labels leak into the inputs by another way than the centres."""
+def test_synthetic_without_separation_cannot_be_learnt():
+    """Fails if labels leak into the inputs other than through the centres."""
     data = load({"synthetic": {"samples": 20_000, "separation": 0.0, "classes": 2, "features": 3}})
     means = [data.train.inputs[data.train.targets == k].mean(0) for k in range(2)]
     assert (means[0] - means[1]).abs().max() < 0.06
@@ -71,8 +71,8 @@ def test_without_separation_there_is_nothing_to_learn():
         (5, "problem.dataset", "5 given"),
     ],
 )
-def test_a_wrong_choice_is_refused_before_anything_is_loaded(spec, key, message, monkeypatch):
-    """Breaks if `check` loads, passes the mistake on, or names another key."""
+def test_an_invalid_choice_is_rejected_before_anything_is_loaded(spec, key, message, monkeypatch):
+    """Fails if `check` loads data, accepts the mistake, or names another key."""
     monkeypatch.setattr(datasets.downloads, "read", lambda name: pytest.fail("loaded"))
     with pytest.raises(ConfigError, match=message) as caught:
         check(spec)
@@ -80,22 +80,22 @@ def test_a_wrong_choice_is_refused_before_anything_is_loaded(spec, key, message,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name != "instructions"])  # which need a file
-def test_a_right_name_is_accepted_without_loading(name, monkeypatch):
+@pytest.mark.parametrize("name", [n for n in DATASETS if not DATASETS.attribute(n, "path_arguments", ())])
+def test_a_valid_name_is_accepted_without_loading(name, monkeypatch):
     monkeypatch.setattr(datasets.downloads, "read", lambda name: pytest.fail("loaded"))
     check(name)
     check({name: {}})
 
 
 @pytest.mark.parametrize("spec", ["no/such.npz", "such.npz", "no/such", "./mnist", "no/{client}.npz"])
-def test_a_path_that_does_not_exist_is_named(spec, tmp_path):
+def test_an_error_names_the_path_that_does_not_exist(spec, tmp_path):
     with pytest.raises(DataError, match=str(tmp_path)):
         check(spec, base=tmp_path)
     with pytest.raises(DataError, match=str(tmp_path)):
         load(spec, base=tmp_path)
 
 
-def test_a_pattern_is_checked_for_all_its_clients(tmp_path):
+def test_a_pattern_is_checked_for_all_clients(tmp_path):
     for i in range(3):
         np.savez(tmp_path / f"{i}.npz", x=np.zeros((1, 1)), y=[0])
     check("{client}.npz", base=tmp_path, clients=3)
@@ -103,7 +103,7 @@ def test_a_pattern_is_checked_for_all_its_clients(tmp_path):
         check("{client}.npz", base=tmp_path, clients=4)
 
 
-def test_a_name_comes_before_a_folder_of_that_name(tmp_path):
+def test_a_name_takes_precedence_over_a_folder(tmp_path):
     (tmp_path / "digits").mkdir()
     np.savez(tmp_path / "digits" / "0.npz", x=np.zeros((1, 1)), y=[0])
     assert len(load("digits", base=tmp_path).train) == 1437
@@ -111,10 +111,10 @@ def test_a_name_comes_before_a_folder_of_that_name(tmp_path):
 
 
 def real(name: str):
-    """The dataset, or a skip that says which file is not there; nothing is fetched by a test."""
+    """The dataset; the test is skipped if a file is missing, because tests download nothing."""
     [state] = [entry for entry in status() if entry.name == name]
     if state.missing:
-        pytest.skip(f"{state.folder} has no {state.missing[0]} (DEPOSITUM_DATA names the folder)")
+        pytest.skip(f"{state.folder} has no {state.missing[0]} (set DEPOSITUM_DATA to another folder)")
     data = load(name)
     for samples in (data.train, data.test):
         assert samples.inputs.dtype == torch.float32
@@ -148,7 +148,7 @@ def test_real_mnist():
     assert data.train.targets[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert data.train.inputs.mean().item() == pytest.approx(0.1307, abs=5e-5)
     assert data.train.inputs.std().item() == pytest.approx(0.3081, abs=5e-5)
-    # A 5 with its flag to the right at the top and its belly at the bottom left: rows are rows.
+    # A 5, with its bar at the top right and its bowl at the bottom left: rows and columns are not swapped.
     first = data.train.inputs[0, 0]
     assert first[5:8, 18:24].mean() > 0.5
     assert first[18:24, 18:24].mean() < 0.3

@@ -1,4 +1,4 @@
-"""Partitions: what every one of them must keep, what tells the definitions apart, and the heterogeneity number."""
+"""Partitions: properties that all share, those that distinguish them, their heterogeneity, and the figure."""
 
 from itertools import pairwise
 
@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
-from depositum.data import PARTITIONS, Dataset, Samples, heterogeneity, load, partition
+from depositum.data import PARTITIONS, Dataset, Samples, draw_partition, heterogeneity, load, partition
 from depositum.errors import ConfigError
 
 SPECS = [
@@ -53,10 +54,11 @@ def shares_within_clients(parts, targets) -> np.ndarray:
     share=st.floats(0, 1),
     seed=st.integers(0, 2**31),
 )
-def test_every_sample_has_one_owner_and_every_client_a_sample(spec, targets, share, seed):
-    """Breaks if a sample is lost or doubled, a client is empty, or indices come unsorted or of another type.
+def test_every_sample_has_one_owner_and_every_client_has_a_sample(spec, targets, share, seed):
+    """Fails if a sample is lost or duplicated, a client is empty, or indices are unsorted or of another type.
 
-    The extremes are in: as many clients as samples, one client, concentrations at which nearly all go to one client.
+    Includes the extremes: as many clients as samples, one client, and concentrations at which nearly all samples go to
+    one client.
     """
     n = 1 + int(share * (len(targets) - 1))
     parts = partition(spec, labelled(targets), n, seed)
@@ -82,11 +84,11 @@ def test_sizes_differ_by_one_at_most(spec, samples, share, seed):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_the_seed_decides(spec):
-    """Breaks if a draw comes from a shared generator, or from none."""
+def test_partitions_depend_on_the_seed_only(spec):
+    """Fails if samples are drawn from a shared generator, or not at random."""
     data = balanced(classes=4, each=50)
     first, again = (partition(spec, data, 8, seed=3) for _ in range(2))
-    np.random.seed(1)  # noqa: NPY002 (what someone does to the global generator must not matter)
+    np.random.seed(1)  # noqa: NPY002 (the state of the global generator must not matter)
     later = partition(spec, data, 8, seed=3)
     other = partition(spec, data, 8, seed=4)
     for a, b, c in zip(first, again, later, strict=True):
@@ -95,10 +97,10 @@ def test_the_seed_decides(spec):
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_dirichlet_is_the_papers_definition_by_its_moments():
+def test_dirichlet_has_the_moments_of_the_paper_s_definition():
     """For p_k ~ Dir(θ 1_n): mean 1/n and variance (1/n)(1-1/n)/(nθ+1), and classes independent of each other.
 
-    Breaks for the other definition, whose shares have another variance here (n ≠ K) and equal client sizes.
+    Fails for the other definition, whose shares have another variance here (n ≠ K) and equal client sizes.
     """
     n, classes, theta = 5, 3, 0.5
     data = balanced(classes, each=300)
@@ -117,11 +119,11 @@ def test_dirichlet_is_the_papers_definition_by_its_moments():
 
 
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1, 1], [6, 3, 2, 2, 2]], ids=["balanced", "unbalanced"])
-def test_dirichlet_clients_is_the_other_definition_by_its_moments(weights):
+def test_dirichlet_clients_has_the_moments_of_the_other_definition(weights):
     """For q_i ~ Dir(θ K π): variance π_k(1-π_k)/(Kθ+1) within clients of equal size.
 
-    With many clients few of them are touched by classes that run out. Breaks for the paper's definition by the sizes,
-    and for Dir(θ 1_K) on unbalanced classes by the variances.
+    With many clients, few of them are affected by exhausted classes. The sizes fail for the paper's definition, and the
+    variances for Dir(θ 1_K) on unbalanced classes.
     """
     n, theta, classes = 800, 0.5, len(weights)
     targets = np.repeat(np.arange(classes), np.array(weights) * 2_000)
@@ -137,14 +139,14 @@ def test_dirichlet_clients_is_the_other_definition_by_its_moments(weights):
 
 
 def test_dirichlet_clients_tends_to_iid_on_unbalanced_classes():
-    """Breaks if proportions are drawn about the uniform distribution instead of the data's own."""
+    """Fails if proportions are drawn around the uniform distribution instead of the data's."""
     targets = np.repeat([0, 1, 2], [700, 200, 100])
     parts = partition({"dirichlet-clients": 1e6}, labelled(targets), 10, seed=0)
     assert np.abs(shares_within_clients(parts, targets) - [0.7, 0.2, 0.1]).max() <= 0.011
 
 
 def test_dirichlet_sizes_vary_and_a_large_theta_is_even():
-    """The definition says nothing of sizes: they vary at θ = 0.5, and shares come to 1/n as θ grows."""
+    """The definition does not fix the sizes: they vary at θ = 0.5, and shares tend to 1/n as θ grows."""
     data = balanced(classes=10, each=500)
     targets = data.train.targets.numpy()
     sizes = [len(part) for part in partition({"dirichlet": 0.5}, data, 10, seed=0)]
@@ -153,8 +155,8 @@ def test_dirichlet_sizes_vary_and_a_large_theta_is_even():
     assert np.abs(even - 0.1).max() < 0.01
 
 
-def test_quantity_skews_sizes_and_leaves_labels_alone():
-    """Shares of the samples ~ Dir(θ 1_n), by their variance; labels of the largest client are as in all the data."""
+def test_quantity_skews_sizes_but_not_labels():
+    """Shares of the samples ~ Dir(θ 1_n), by their variance; the largest client has labels as in all data."""
     n, theta = 5, 1.0
     data = balanced(classes=2, each=1000)
     parts = [partition({"quantity": theta}, data, n, seed) for seed in range(500)]
@@ -168,16 +170,16 @@ def test_quantity_skews_sizes_and_leaves_labels_alone():
 
 @pytest.mark.parametrize("per_client", [1, 2, 5])
 def test_shards_give_each_client_few_classes(per_client):
-    """Shards that fit within classes (here 50, 25 or 10 samples of 100) show a client per_client classes at most."""
+    """If shards fit into classes (here 50, 25 or 10 samples of 100), a client has at most per_client classes."""
     data = balanced(classes=6, each=100)
     parts = partition({"shards": per_client}, data, 12, seed=0)
     assert {len(part) for part in parts} == {50}
     seen = [len(set(data.train.targets[part].tolist())) for part in parts]
-    assert max(seen) == per_client  # and some client does see that many
+    assert max(seen) == per_client  # which some client has
 
 
 def test_an_empty_client_is_given_one_sample_of_the_largest():
-    """The one departure from the definitions: breaks if more is moved, or if it is not the largest that gives."""
+    """The only departure from the definitions; fails if more is moved, or not from the largest client."""
     owned = [np.arange(2), np.arange(2, 6), np.arange(0), np.arange(6, 9), np.arange(0)]
     parts = PARTITIONS["natural"](owned, 5, np.random.default_rng(0))
     assert [len(part) for part in parts] == [2, 2, 1, 3, 1]
@@ -186,7 +188,7 @@ def test_an_empty_client_is_given_one_sample_of_the_largest():
     assert sorted(len(part) for part in skewed) == [1] * 9 + [41]
 
 
-def test_natural_is_what_the_data_says():
+def test_natural_is_the_assignment_of_the_data():
     owners = (np.array([0, 3]), np.array([1, 2, 4]))
     data = labelled([0, 1, 0, 1, 1], clients=owners)
     for spec in ("natural", None):
@@ -195,7 +197,7 @@ def test_natural_is_what_the_data_says():
     assert [len(part) for part in partition("iid", data, 5, seed=0)] == [1] * 5
 
 
-def test_without_a_choice_samples_are_dealt_out_evenly():
+def test_the_default_is_iid():
     data = balanced(2, 10)
     for a, b in zip(partition(None, data, 3, seed=5), partition("iid", data, 3, seed=5), strict=True):
         assert np.array_equal(a, b)
@@ -222,21 +224,21 @@ def test_without_a_choice_samples_are_dealt_out_evenly():
         ({}, 4, "problem.partition", "must be a name"),
     ],
 )
-def test_a_wrong_choice_is_refused(spec, n, key, message):
+def test_an_invalid_partition_is_rejected(spec, n, key, message):
     with pytest.raises(ConfigError, match=message) as caught:
         partition(spec, balanced(2, 10), n, seed=0)
     assert caught.value.key == key
     assert "\n" not in str(caught.value)
 
 
-def test_natural_owners_must_be_as_many_as_the_clients():
+def test_natural_needs_as_many_owners_as_clients():
     data = labelled([0, 1, 0], clients=(np.array([0]), np.array([1, 2])))
     with pytest.raises(ConfigError, match=r"problem\.clients: 3 given, but 'toy' has the data of 2 clients"):
         partition("natural", data, 3, seed=0)
 
 
 @pytest.mark.parametrize("spec", [{"dirichlet": 1.0}, {"dirichlet-clients": 1.0}, "shards"], ids=str)
-def test_regression_targets_have_no_classes_to_divide(spec):
+def test_partitions_by_class_reject_regression_targets(spec):
     data = Dataset("prices", Samples(torch.zeros(9, 1), torch.rand(9)))
     with pytest.raises(
         ConfigError,
@@ -246,25 +248,25 @@ def test_regression_targets_have_no_classes_to_divide(spec):
 
 
 @pytest.mark.parametrize("spec", ["iid", {"quantity": 1.0}], ids=str)
-def test_regression_data_can_be_divided_otherwise(spec):
+def test_other_partitions_accept_regression_targets(spec):
     data = Dataset("prices", Samples(torch.zeros(9, 1), torch.rand(9)))
     parts = partition(spec, data, 3, seed=0)
     assert sorted(np.concatenate(parts)) == list(range(9))
     assert np.isnan(heterogeneity(parts, data.train.targets.numpy()))
 
 
-def test_every_partition_is_tried_here():
-    """Breaks if a partition is registered that the properties above do not run over."""
+def test_every_registered_partition_is_tested_here():
+    """Fails if a partition is registered for which the properties above are not tested."""
     assert {next(iter(spec)) if isinstance(spec, dict) else spec for spec in SPECS} | {"natural"} == set(PARTITIONS)
 
 
-def test_heterogeneity_is_zero_for_clients_that_are_alike():
+def test_heterogeneity_is_zero_for_equal_distributions():
     targets = np.tile([0, 0, 1, 2], 30)
     assert heterogeneity(np.split(np.arange(120), [40, 48]), targets) == pytest.approx(0, abs=1e-12)
 
 
-def test_heterogeneity_of_one_class_per_client_is_its_known_maximum():
-    """1 - Σ π_k²: 0.98 for fifty balanced classes, however the samples of a class are shared out."""
+def test_heterogeneity_of_one_class_per_client_is_the_maximum():
+    """1 - Σ π_k²: 0.98 for fifty balanced classes, however the samples of a class are divided."""
     data = balanced(classes=50, each=20)
     parts = partition({"shards": 1}, data, 100, seed=0)
     assert heterogeneity(parts, data.train.targets.numpy()) == pytest.approx(0.98)
@@ -276,8 +278,8 @@ def test_heterogeneity_of_one_class_per_client_is_its_known_maximum():
     targets=st.lists(st.integers(0, 4), min_size=2, max_size=40),
     cuts=st.lists(st.integers(1, 39), max_size=6, unique=True),
 )
-def test_heterogeneity_is_the_weighted_total_variation_within_its_bounds(targets, cuts):
-    """Against the definition, written out; breaks if clients are not weighted by their samples."""
+def test_heterogeneity_is_the_weighted_total_variation(targets, cuts):
+    """Against the definition; fails if clients are not weighted by their samples. The value is within its bounds."""
     targets = np.array(targets)
     parts = np.split(np.arange(len(targets)), sorted(cut for cut in cuts if cut < len(targets)))
     pi = {k: np.mean(targets == k) for k in set(targets.tolist())}
@@ -291,7 +293,7 @@ def test_heterogeneity_is_the_weighted_total_variation_within_its_bounds(targets
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet-clients"])
-def test_heterogeneity_falls_as_theta_grows(name):
+def test_heterogeneity_decreases_with_theta(name):
     data = load("digits")
     targets = data.train.targets.numpy()
     means = [
@@ -303,8 +305,30 @@ def test_heterogeneity_falls_as_theta_grows(name):
     assert means[-1] < 0.1
 
 
-def test_a_thousand_clients_are_no_trouble():
-    """As many clients as one machine simulates, on as many samples as MNIST has, in every partition."""
+def test_a_thousand_clients():
+    """Every partition handles as many clients as one machine simulates, on as many samples as MNIST has."""
     data = balanced(classes=10, each=6000)
     for spec in SPECS:
         assert len(partition(spec, data, 1000, seed=0)) == 1000
+
+
+def test_figure_segments_are_shares_of_classes():
+    """Fails if a bar shows counts or shares within a client, segments overlap, or two classes share a colour."""
+    targets = np.array([0, 0, 0, 0, 2, 2])
+    ax = Figure().subplots()
+    draw_partition([np.array([0, 4]), np.array([1, 2, 3, 5])], targets, ax)
+    heights = [[bar.get_height() for bar in container] for container in ax.containers]
+    bottoms = [[bar.get_y() for bar in container] for container in ax.containers]
+    assert heights == [[0.25, 0.75], [0.5, 0.5]]
+    assert bottoms == [[0, 0], [0.25, 0.75]]
+    assert ax.get_legend_handles_labels()[1] == ["0", "2"]
+    assert len({container[0].get_facecolor() for container in ax.containers}) == 2
+
+
+@pytest.mark.parametrize("classes", [2, 10, 11, 60])
+def test_every_class_has_its_own_colour(classes):
+    targets = np.arange(classes)
+    ax = Figure().subplots()
+    draw_partition([targets], targets, ax)
+    assert len({container[0].get_facecolor() for container in ax.containers}) == classes
+    assert sum(container[0].get_height() for container in ax.containers) == pytest.approx(classes)

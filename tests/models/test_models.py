@@ -1,4 +1,4 @@
-"""The models: sizes, initial parameters, resizing, and stacking over clients."""
+"""Built-in models: sizes, initial parameters, resizing, and stacking over clients."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,11 @@ from torch.func import functional_call, grad, vmap
 from depositum.errors import ConfigError
 from depositum.models import MODELS, build, cnn, mlp, prepare_samples, resnet18
 from depositum.randomness import seed_for
+from tests.support.module_sizes import parameter_count
 
 IMAGES = {"linear": (1, 8, 8), "mlp": (1, 8, 8), "cnn": (1, 32, 32), "resnet18": (1, 16, 16)}
-#: All but the language model, which tests/language/test_lora.py is about.
-OF_VECTORS = [name for name in MODELS if name != "lora"]
-
-
-def parameter_count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+#: All models except for language models, which tests/language/ covers.
+CLASSIFIERS = [name for name in MODELS if not MODELS.attribute(name, "tokenizer_path", None)]
 
 
 # ---------------------------------------------------------------------------------------------- shape and structure
@@ -38,14 +35,16 @@ def parameter_count(model: nn.Module) -> int:
         ("resnet18", (3, 32, 32), 10, 11_181_642),
     ],
 )
-def test_parameter_counts_are_the_papers(name: str, input_shape: tuple[int, ...], classes: int, count: int) -> None:
-    """Breaks on any layer added, lost, widened, or given or denied a bias."""
+def test_parameter_counts_are_those_of_the_paper(
+    name: str, input_shape: tuple[int, ...], classes: int, count: int
+) -> None:
+    """Fails if a layer is added, removed or widened, or if a bias is added or removed."""
     assert parameter_count(build(name, input_shape, classes, seed=0)) == count
 
 
-@pytest.mark.parametrize("name", OF_VECTORS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_every_model_maps_a_batch_to_scores(name: str) -> None:
-    """Breaks if a registered model does not flatten for itself or changes the order of the batch."""
+    """Fails if a registered model does not flatten its inputs or changes the order of the batch."""
     model = build(name, IMAGES[name], 7, seed=1).double().eval()
     batch = torch.rand(3, *IMAGES[name], dtype=torch.float64)
     scores = model(batch)
@@ -53,8 +52,8 @@ def test_every_model_maps_a_batch_to_scores(name: str) -> None:
     torch.testing.assert_close(model(batch.flip(0)), scores.flip(0))
 
 
-def test_mlp_and_linear_written_out() -> None:
-    """Breaks if a ReLU is missing between layers, or follows the last one (negative scores would be clipped)."""
+def test_mlp_and_linear_match_their_formulas() -> None:
+    """Fails if a ReLU is missing between layers, or follows the last one (negative scores would be clipped)."""
     model = build("mlp", (2, 3), 4, seed=0)
     x = torch.randn(50, 2, 3)
     w = dict(model.named_parameters())
@@ -69,14 +68,14 @@ def test_mlp_and_linear_written_out() -> None:
     assert parameter_count(linear) == 24
 
 
-def test_mlp_takes_its_own_widths() -> None:
-    """Breaks if `hidden` is ignored; with none, the MLP is the linear model."""
+def test_mlp_has_the_given_widths() -> None:
+    """Without hidden layers, the MLP is the linear model."""
     assert [tuple(p.shape) for p in mlp((5,), 3, hidden=[4]).parameters()] == [(4, 5), (4,), (3, 4), (3,)]
     assert parameter_count(mlp((5,), 3, hidden=[])) == parameter_count(build("linear", (5,), 3, seed=0))
 
 
-def test_cnn_written_out() -> None:
-    """Breaks on another order of ReLU, pooling and flattening, or another padding."""
+def test_cnn_matches_its_formula() -> None:
+    """Fails for another order of ReLU, pooling and flattening, or another padding."""
     model = build("cnn", (3, 32, 32), 10, seed=0)
     w = dict(model.named_parameters())
     x = torch.rand(2, 3, 32, 32)
@@ -87,7 +86,7 @@ def test_cnn_written_out() -> None:
 
 
 def resnet18_by_hand(w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """ResNet-18 in training mode from its table of weights: each layer's stride and skip spelt out here."""
+    """ResNet-18 in training mode from its weights, with the stride and skip of each layer written out."""
 
     def norm(h: Tensor, name: str) -> Tensor:
         mean, var = h.mean((0, 2, 3), keepdim=True), h.var((0, 2, 3), keepdim=True, unbiased=False)
@@ -107,8 +106,8 @@ def resnet18_by_hand(w: dict[str, Tensor], x: Tensor) -> Tensor:
     return F.linear(h.mean((2, 3)), w["fc.weight"], w["fc.bias"])
 
 
-def test_resnet18_written_out() -> None:
-    """Breaks on a wrong stride, a missing skip or ReLU, or names other than torchvision's."""
+def test_resnet18_matches_its_formula() -> None:
+    """Fails for a wrong stride, a missing skip or ReLU, or names other than torchvision's."""
     model = resnet18((3, 40, 40), 5, width=6).double().train()
     x = torch.rand(3, 3, 40, 40, dtype=torch.float64)
     torch.testing.assert_close(model(x), resnet18_by_hand(dict(model.named_parameters()), x))
@@ -122,9 +121,9 @@ def test_resnet18_written_out() -> None:
 # ---------------------------------------------------------------------------------------------- initial parameters
 
 
-@pytest.mark.parametrize("name", OF_VECTORS)
-def test_initial_parameters_depend_on_the_seed_alone(name: str) -> None:
-    """Breaks if torch's global generator, a default device or an earlier build leaks into the parameters."""
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_initial_parameters_depend_on_the_seed_only(name: str) -> None:
+    """Fails if torch's global generator, a default device or an earlier build affects the parameters."""
     torch.manual_seed(5)
     first = build(name, IMAGES[name], 3, seed=4).state_dict()
     torch.manual_seed(6)
@@ -136,16 +135,16 @@ def test_initial_parameters_depend_on_the_seed_alone(name: str) -> None:
         assert all(p.device.type == "cpu" for p in build(name, IMAGES[name], 3, seed=4).parameters())
 
 
-def test_building_leaves_the_global_generator_untouched() -> None:
-    """Breaks if `build` seeds or draws from torch's generator without putting it back."""
+def test_building_restores_the_global_generator() -> None:
+    """Fails if `build` seeds or draws from torch's generator without restoring it."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
     build("mlp", (4,), 2, seed=3)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_initialisation_is_pytorchs_default() -> None:
-    """Breaks if a model sets its weights itself: the paper's accuracies come with PyTorch's defaults."""
+def test_initialisation_is_the_default_of_pytorch() -> None:
+    """Fails if a model sets its weights itself: the paper's accuracies are those of PyTorch's defaults."""
     model = build("cnn", (1, 32, 32), 10, seed=9)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(9, purpose="init"))
@@ -181,7 +180,7 @@ def bilinear_half_pixel(image: np.ndarray, height: int, width: int) -> np.ndarra
 
 @pytest.mark.parametrize("size", [(28, 28), (8, 8), (20, 45)])
 def test_cnn_inputs_are_resized_bilinearly(size: tuple[int, int]) -> None:
-    """Breaks with align_corners=True, padding, nearest neighbours or exchanged axes."""
+    """Fails with align_corners=True, padding, nearest neighbours or swapped axes."""
     images = torch.rand(2, 3, *size, dtype=torch.float64)
     resized = prepared("cnn", images)
     assert resized.shape == (2, 3, 32, 32)
@@ -191,16 +190,16 @@ def test_cnn_inputs_are_resized_bilinearly(size: tuple[int, int]) -> None:
             np.testing.assert_allclose(resized[n, c].numpy(), expected, atol=1e-13)
 
 
-def test_resizing_in_parts_is_resizing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if a part is lost, doubled or misplaced (the data set is resized in pieces)."""
+def test_resizing_in_chunks_gives_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a chunk of the dataset is lost, duplicated or misplaced."""
     images = torch.rand(10, 1, 28, 28)
-    whole = prepared("cnn", images)
+    resized = prepared("cnn", images)
     monkeypatch.setattr("depositum.models.convolutional._CHUNK", 3)
-    assert torch.equal(prepared("cnn", images), whole)
+    assert torch.equal(prepared("cnn", images), resized)
 
 
 def test_only_the_cnn_resizes() -> None:
-    """Breaks if other models' data, or images already 32×32, are copied or changed."""
+    """Fails if the data of other models, or images of 32×32 pixels, are copied or changed."""
     images, fitting = torch.rand(2, 1, 28, 28), torch.rand(2, 3, 32, 32)
     assert all(prepared(name, images) is images for name in ("linear", "mlp", "resnet18"))
     assert prepare_samples(nn.Linear(3, 2), images, images) == (images, images)
@@ -231,14 +230,14 @@ def client_batches(name: str) -> tuple[Tensor, Tensor]:
     return torch.rand(CLIENTS, BATCH, *IMAGES[name], dtype=torch.float64), torch.randint(3, (CLIENTS, BATCH))
 
 
-@pytest.mark.parametrize("name", OF_VECTORS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_gradients_of_all_clients_at_once(name: str, training: bool) -> None:
+def test_vmapped_gradients_equal_a_loop(name: str, training: bool) -> None:
     """vmap of grad over stacked parameters equals a loop of ordinary backward passes, buffers included.
 
-    Breaks on in-place activations, on branches on values, and on buffers shared between clients. The buffers are
-    cloned inside the differentiated function and returned beside its value: batch norm then updates each client's
-    own copy, and the caller's stay as they were.
+    Fails for in-place activations, branches on values, and buffers shared between clients. The buffers are cloned
+    inside the differentiated function and returned with its value: batch norm then updates each client's copy, and the
+    caller's buffers do not change.
     """
     model, parameters, buffers = stacked(name)
     model.train(training)
@@ -248,9 +247,9 @@ def test_gradients_of_all_clients_at_once(name: str, training: bool) -> None:
         b = {k: v.clone() for k, v in b.items()}
         return F.cross_entropy(functional_call(model, (p, b), (x,)), y), b
 
-    kept = {k: v.clone() for k, v in buffers.items()}
+    initial = {k: v.clone() for k, v in buffers.items()}
     gradients, new_buffers = vmap(grad(loss, has_aux=True))(parameters, buffers, inputs, targets)
-    assert all(torch.equal(kept[k], buffers[k]) for k in buffers)
+    assert all(torch.equal(initial[k], buffers[k]) for k in buffers)
 
     for i in range(CLIENTS):
         model.load_state_dict({k: v[i] for k, v in (parameters | buffers).items()})
@@ -260,12 +259,12 @@ def test_gradients_of_all_clients_at_once(name: str, training: bool) -> None:
             torch.testing.assert_close(gradients[k][i], p.grad, rtol=1e-8, atol=1e-10)
         for k, buffer in model.named_buffers():
             torch.testing.assert_close(new_buffers[k][i], buffer)
-            assert torch.equal(buffer, kept[k][i]) != training  # batch norm moves its statistics in training only
+            assert torch.equal(buffer, initial[k][i]) != training  # batch norm moves its statistics in training only
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
-def test_convolutions_refuse_data_that_are_not_images(name: str) -> None:
-    """Breaks if tabular data reach a convolution."""
+def test_convolutional_models_reject_data_that_are_not_images(name: str) -> None:
+    """Fails if tabular data reach a convolution."""
     with pytest.raises(ConfigError, match=rf"problem.model: '{name}' takes images .* shape \(123,\)"):
         build(name, (123,), 2, seed=0)
     if name == "cnn":

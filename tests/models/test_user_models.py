@@ -1,4 +1,4 @@
-"""A person's own model: found, called, seeded, and refused in one line where it is none."""
+"""User-defined models: imported, called, seeded, and rejected in one line if they are invalid."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,9 @@ from torch import nn
 
 from depositum.errors import ConfigError
 from depositum.models import build, check
-from tests.models.test_models import parameter_count
+from tests.support.module_sizes import parameter_count
 
-OWN = """
+USER_MODULE = """
 from torch import nn
 calls = []
 
@@ -45,55 +45,55 @@ constant = 3
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own_model.py").write_text(OWN)
+    (tmp_path / "user_model.py").write_text(USER_MODULE)
     return tmp_path
 
 
-def test_own_factory_is_called_with_shape_and_classes(folder: Path) -> None:
-    """Breaks if the folder of the configuration is not importable, or stays on the path, or arguments are lost."""
+def test_a_factory_is_called_with_shape_and_classes(folder: Path) -> None:
+    """Fails if the configuration's folder is not importable or stays on the path, or if arguments are lost."""
     path = list(sys.path)
-    assert tuple(build("own_model:full", (5,), 4, seed=0, base=folder)(torch.rand(2, 5)).shape) == (2, 4)
-    wide = build({"own_model:full": {"width": 7}}, (5,), 4, seed=0, base=folder)
+    assert tuple(build("user_model:full", (5,), 4, seed=0, base=folder)(torch.rand(2, 5)).shape) == (2, 4)
+    wide = build({"user_model:full": {"width": 7}}, (5,), 4, seed=0, base=folder)
     assert tuple(wide.get_parameter("1.weight").shape) == (7, 5)
-    assert sys.modules["own_model"].calls == [((5,), 4, 3), ((5,), 4, 7)]
-    assert isinstance(build("own_model:Net", (5,), 4, seed=0, base=folder), nn.Module)
-    assert parameter_count(build({"own_model:anything": {"more": 1}}, (5,), 4, seed=0, base=folder)) == 30
+    assert sys.modules["user_model"].calls == [((5,), 4, 3), ((5,), 4, 7)]
+    assert isinstance(build("user_model:Net", (5,), 4, seed=0, base=folder), nn.Module)
+    assert parameter_count(build({"user_model:anything": {"more": 1}}, (5,), 4, seed=0, base=folder)) == 30
     assert sys.path == path
 
 
-def test_own_factory_without_positional_parameters(folder: Path) -> None:
-    """Breaks if a factory of fewer than two positional parameters is handed the shape."""
-    assert parameter_count(build("own_model:bare", (5,), 4, seed=0, base=folder)) == 6
-    assert parameter_count(build({"own_model:keywords": {"width": 3}}, (5,), 4, seed=0, base=folder)) == 12
+def test_a_factory_without_positional_parameters(folder: Path) -> None:
+    """Fails if the shape is passed to a factory with fewer than two positional parameters."""
+    assert parameter_count(build("user_model:bare", (5,), 4, seed=0, base=folder)) == 6
+    assert parameter_count(build({"user_model:keywords": {"width": 3}}, (5,), 4, seed=0, base=folder)) == 12
 
 
-def test_own_factory_is_seeded_too(folder: Path) -> None:
-    """Breaks if the seed does not reach a person's own layers."""
-    rows = [build("own_model:bare", (5,), 4, seed=s, base=folder).get_parameter("weight") for s in (0, 0, 1)]
+def test_a_factory_is_seeded(folder: Path) -> None:
+    """Fails if the initial parameters of user-defined layers do not depend on the seed."""
+    rows = [build("user_model:bare", (5,), 4, seed=s, base=folder).get_parameter("weight") for s in (0, 0, 1)]
     assert torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
 
 
-def test_own_factory_in_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks if only the configuration's folder is searched."""
+def test_a_factory_in_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if only the configuration's folder is searched."""
     monkeypatch.chdir(folder)
-    assert parameter_count(build("own_model:bare", (5,), 4, seed=0)) == 6
+    assert parameter_count(build("user_model:bare", (5,), 4, seed=0)) == 6
 
 
-def test_each_configuration_means_its_own_file(folder: Path) -> None:
-    """Breaks if a module of the same name from another folder, imported earlier, is taken for this one."""
+def test_each_configuration_uses_the_module_beside_it(folder: Path) -> None:
+    """Fails if a module of the same name, imported earlier from another folder, is used instead."""
     other = folder / "other"
     other.mkdir()
-    (other / "own_model.py").write_text("from torch import nn\ndef bare():\n    return nn.Linear(1, 1)\n")
-    counts = [parameter_count(build("own_model:bare", (5,), 4, seed=0, base=b)) for b in (folder, other, folder)]
+    (other / "user_model.py").write_text("from torch import nn\ndef bare():\n    return nn.Linear(1, 1)\n")
+    counts = [parameter_count(build("user_model:bare", (5,), 4, seed=0, base=b)) for b in (folder, other, folder)]
     assert counts == [6, 2, 6]
 
 
 def test_check_builds_nothing(folder: Path) -> None:
-    """Breaks if checking a configuration calls a person's factory."""
-    choice = check({"own_model:full": {"width": 7}}, "problem.model", base=folder)
+    """Fails if checking a configuration calls the factory."""
+    choice = check({"user_model:full": {"width": 7}}, "problem.model", base=folder)
     assert choice.arguments == {"width": 7}
-    assert sys.modules["own_model"].calls == []
+    assert sys.modules["user_model"].calls == []
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_check_builds_nothing(folder: Path) -> None:
         ({}, "must be a name or a table"),
         (3, "must be a name or a table"),
         ("absent_module:factory", "no module 'absent_module', neither installed nor in "),
-        ("own_model.deeper:factory", "no module 'own_model.deeper'"),
-        ("own_model:ful", "module 'own_model' has no 'ful'; did you mean 'full'?"),
-        ("own_model:constant", "'own_model:constant' is a int, not a function that returns a model"),
-        ({"own_model:full": {"widht": 3}}, "called as full(input_shape, classes, …): got an unexpected keyword"),
-        ({"own_model:keywords": {}}, "called as keywords(…): missing a required"),
-        ({"own_model:full": 3}, 'write { "own_model:full" = { argument = … } }'),
-        ("own_model:", "is written 'package.module:name'"),
+        ("user_model.deeper:factory", "no module 'user_model.deeper'"),
+        ("user_model:ful", "module 'user_model' has no 'ful'; did you mean 'full'?"),
+        ("user_model:constant", "'user_model:constant' is an int, not a function that returns a model"),
+        ({"user_model:full": {"widht": 3}}, "called as full(input_shape, classes, …): got an unexpected keyword"),
+        ({"user_model:keywords": {}}, "called as keywords(…): missing a required"),
+        ({"user_model:full": 3}, 'write { "user_model:full" = { argument = … } }'),
+        ("user_model:", "is written 'package.module:name'"),
         (":full", "is written 'package.module:name'"),
-        ("own/model.py:full", "is written 'package.module:name'"),
+        ("user/model.py:full", "is written 'package.module:name'"),
     ],
 )
-def test_a_wrong_choice_is_refused_before_work(spec: object, message: str, folder: Path) -> None:
-    """Each mistake is one line that names the key; breaks if one is let through or ends in a traceback of ours."""
+def test_an_invalid_choice_is_rejected_before_work(spec: object, message: str, folder: Path) -> None:
+    """The message is one line that names the key."""
     with pytest.raises(ConfigError) as error:
         check(spec, base=folder)  # type: ignore[arg-type]
     assert message in str(error.value)
@@ -133,20 +133,20 @@ def test_a_wrong_choice_is_refused_before_work(spec: object, message: str, folde
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own_model:number", "'own_model:number' returned a int, not a torch.nn.Module"),
-        ("own_model:broken", "called as broken(input_shape, classes, …), failed: RuntimeError: out of luck"),
+        ("user_model:number", "'user_model:number' returned an int, not a torch.nn.Module"),
+        ("user_model:broken", "called as broken(input_shape, classes, …), failed: RuntimeError: out of luck"),
     ],
 )
-def test_a_factory_that_fails_says_so(name: str, message: str, folder: Path) -> None:
-    """Breaks if what is not a module gets through, or a failure is not told in one line."""
+def test_the_error_of_a_factory_that_fails(name: str, message: str, folder: Path) -> None:
+    """Fails if an object that is not a module is accepted, or if a failure is not reported in one line."""
     with pytest.raises(ConfigError, match="problem.model: ") as error:
         build(name, (5,), 4, seed=0, base=folder)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_module_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
-    """Breaks if a missing dependency of a person's module is reported as their module missing."""
+def test_the_error_of_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
+    """Fails if a missing dependency of the user's module is reported as the module missing."""
     name = "needs_more"
     (tmp_path / f"{name}.py").write_text("import a_package_not_installed\n")
     with pytest.raises(ConfigError, match=f"importing '{name}' failed: .*a_package_not_installed"):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depositum.errors import ConfigError, describe_exception
+from depositum.errors import ConfigError, describe_exception, with_article
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.resnet import resnet18
@@ -76,7 +76,9 @@ def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, bas
         torch.default_generator.manual_seed(seed_for(seed, purpose="init"))
         model = choice.make(tuple(input_shape), classes)
     if not isinstance(model, nn.Module):
-        raise ConfigError("problem.model", f"{choice.name!r} returned a {type(model).__name__}, not a torch.nn.Module")
+        raise ConfigError(
+            "problem.model", f"{choice.name!r} returned {with_article(type(model).__name__)}, not a torch.nn.Module"
+        )
     return model
 
 
@@ -93,7 +95,9 @@ def _user_defined(spec: Spec, key: str, base: Folder | None) -> Choice[nn.Module
     name, arguments = _split(spec, key)
     factory = import_user_object(name, key, "model", base)
     if not callable(factory):
-        raise ConfigError(key, f"{name!r} is a {type(factory).__name__}, not a function that returns a model")
+        raise ConfigError(
+            key, f"{name!r} is {with_article(type(factory).__name__)}, not a function that returns a model"
+        )
     signature = inspect.signature(factory)
     supplied = _supplied(signature)
     call = f"{name.partition(':')[2]}({', '.join([*supplied, '…'])})"

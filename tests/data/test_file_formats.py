@@ -1,4 +1,4 @@
-"""Publishers' formats: small files made here, byte by byte, read packed and unpacked through the public door."""
+"""Publishers' file formats: small files written here byte by byte, loaded packed and unpacked."""
 
 import gzip
 import hashlib
@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 
 
 def published(folder: str, contents: dict[str, bytes], downloads: dict[str, bytes]) -> PublishedFiles:
-    """A file set with the checksums of what a test made."""
+    """Published files with the checksums of a test's contents."""
     return PublishedFiles(
         folder=folder,
         url="https://example.invalid/",
@@ -42,7 +42,7 @@ def tar_gz(members: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def lay_out(root, contents: dict[str, bytes]) -> None:
+def write_files(root, contents: dict[str, bytes]) -> None:
     for name, content in contents.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +55,13 @@ def packed(contents: dict[str, bytes]) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 @pytest.mark.parametrize("pack", [packed, dict], ids=["gz", "plain"])
-def test_idx_images_load_alike_packed_and_unpacked(name, pack, tmp_path, monkeypatch):
-    """Breaks if rows and columns are swapped, pixels are not divided by 255, parts mixed, or a form is not found."""
+def test_idx_images_load_packed_and_unpacked(name, pack, tmp_path, monkeypatch):
+    """Fails if rows and columns or parts are swapped, pixels are not divided by 255, or a file is not found."""
     images = {part: RNG.integers(0, 256, (n, 5, 4), dtype=np.uint8) for part, n in (("train", 7), ("t10k", 3))}
     labels = {part: RNG.integers(0, 10, len(pixels), dtype=np.uint8) for part, pixels in images.items()}
     contents = {f"{part}-images-idx3-ubyte": as_idx(pixels) for part, pixels in images.items()}
     contents |= {f"{part}-labels-idx1-ubyte": as_idx(values) for part, values in labels.items()}
-    lay_out(tmp_path / name, pack(contents))
+    write_files(tmp_path / name, pack(contents))
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path))
     monkeypatch.setitem(PUBLISHED, name, published(name, contents, packed(contents)))
 
@@ -78,10 +78,10 @@ def test_idx_images_load_alike_packed_and_unpacked(name, pack, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("form", ["tar.gz", "extracted"])
-def test_cifar_loads_alike_from_the_archive_and_extracted(form, tmp_path, monkeypatch):
-    """Breaks if the label byte, the planes' order, the batches' order or train and test are mistaken.
+def test_cifar_loads_from_the_archive_and_extracted(form, tmp_path, monkeypatch):
+    """Fails if the label byte, the order of planes or batches, or training and test data are confused.
 
-    The archive lists the test batch first and has members of no interest, as a real one may.
+    The archive lists the test batch first and has irrelevant members, as a real one may.
     """
     names = ["cifar-10-batches-bin/test_batch.bin"]
     names += [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
@@ -95,7 +95,7 @@ def test_cifar_loads_alike_from_the_archive_and_extracted(form, tmp_path, monkey
         for name in names
     }
     archive = {"cifar-10-binary.tar.gz": tar_gz({"cifar-10-batches-bin/readme.html": b"<html>", **contents})}
-    lay_out(tmp_path / "cifar-10", contents if form == "extracted" else archive)
+    write_files(tmp_path / "cifar-10", contents if form == "extracted" else archive)
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path))
     monkeypatch.setitem(PUBLISHED, "cifar10", published("cifar-10", contents, archive))
 
@@ -112,10 +112,10 @@ def test_cifar_loads_alike_from_the_archive_and_extracted(form, tmp_path, monkey
 
 
 @pytest.mark.parametrize("pack", [packed, dict], ids=["gz", "plain"])
-def test_a9a_has_123_features_however_few_a_file_mentions(pack, tmp_path, monkeypatch):
-    """Breaks if features are counted from 0, if the test file's width is its own, or if -1 and +1 are swapped."""
+def test_a9a_has_123_features_even_if_a_file_mentions_fewer(pack, tmp_path, monkeypatch):
+    """Fails if features are counted from 0, widths differ between the files, or -1 and +1 are swapped."""
     contents = {"a9a": b"-1 1:1 123:1 \n+1 2:1 \n-1 3:1 7:1 \n", "a9a.t": b"+1 122:1 \n-1 1:1 \n"}
-    lay_out(tmp_path / "a9a", pack(contents))
+    write_files(tmp_path / "a9a", pack(contents))
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path))
     monkeypatch.setitem(PUBLISHED, "a9a", published("a9a", contents, contents))
 
@@ -132,12 +132,12 @@ def test_a9a_has_123_features_however_few_a_file_mentions(pack, tmp_path, monkey
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4)])
 def test_idx_reads_any_rank(shape):
-    """Breaks if the rank byte or the big-endian sizes are misread."""
+    """Fails if the rank byte or the big-endian sizes are misread."""
     array = RNG.integers(0, 256, shape, dtype=np.uint8)
     assert np.array_equal(parse_idx(as_idx(array)), array)
 
 
-def test_a_form_that_is_not_idx_is_an_assertion():
-    """A checked file that does not parse is our mistake, not the person's: signed bytes (type 9) are not passed off."""
+def test_a_file_that_is_not_idx_is_an_assertion():
+    """A verified file that does not parse is a bug, not the user's mistake; here signed bytes (type 9)."""
     with pytest.raises(AssertionError):
         parse_idx(bytes([0, 0, 9, 1, 0, 0, 0, 1, 255]))

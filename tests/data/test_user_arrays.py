@@ -1,4 +1,4 @@
-"""A person's own data: every form it may have, and every way it may be wrong."""
+"""The user's arrays: every form they may have, and every way in which they may be wrong."""
 
 import pickle
 import zipfile
@@ -19,8 +19,8 @@ def xy(rows: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
     return {"x": rng.standard_normal((rows, 3)), "y": np.arange(rows) % 3}
 
 
-def test_a_file_with_everything_in_it(tmp_path):
-    """Breaks if a key is passed over, types are not the package's own, or owners get others' rows."""
+def test_a_file_with_all_arrays(tmp_path):
+    """Fails if an array is ignored, types are not the package's, or a client gets another's rows."""
     arrays = xy() | {"x_test": np.ones((2, 3)), "y_test": np.array([0, 4]), "client": np.array([1, 0, 1, 2, 0, 1])}
     np.savez(tmp_path / "all.npz", **arrays)
     data = load("all.npz", base=tmp_path)
@@ -28,12 +28,12 @@ def test_a_file_with_everything_in_it(tmp_path):
     assert data.train.targets.tolist() == arrays["y"].tolist()
     assert data.train.targets.dtype == torch.int64
     assert data.test.inputs.tolist() == [[1, 1, 1], [1, 1, 1]]
-    assert data.classes == 5  # a label that only the test part has is a class too
+    assert data.classes == 5  # a label that occurs in the test data only is a class too
     assert [part.tolist() for part in data.clients] == [[1, 4], [0, 2, 5], [3]]
     assert data.name == "all.npz"
 
 
-def test_a_plain_file_says_nothing_of_owners_or_tests(tmp_path):
+def test_a_file_without_clients_or_test_data(tmp_path):
     np.savez_compressed(tmp_path / "plain.npz", **xy())
     data = load(tmp_path / "plain.npz")
     assert data.test is None
@@ -42,7 +42,7 @@ def test_a_plain_file_says_nothing_of_owners_or_tests(tmp_path):
 
 
 def test_a_folder_is_one_file_per_client_in_natural_order(tmp_path):
-    """Breaks if client10 comes before client2, or if test.npz is taken for a client."""
+    """Fails if client10 comes before client2, or if test.npz is read as a client."""
     for i in (0, 2, 10):
         np.savez(tmp_path / f"client{i}.npz", x=np.full((i + 1, 2), i), y=np.full(i + 1, 1))
     np.savez(tmp_path / "test.npz", x=np.zeros((4, 2)), y=np.zeros(4, int))
@@ -55,14 +55,14 @@ def test_a_folder_is_one_file_per_client_in_natural_order(tmp_path):
     assert [len(part) for part in partition("natural", data, 3, seed=0)] == [1, 3, 11]
 
 
-def test_a_bare_name_of_a_folder_is_a_path(tmp_path):
+def test_the_name_of_an_existing_folder_is_a_path(tmp_path):
     (tmp_path / "hospitals").mkdir()
     np.savez(tmp_path / "hospitals" / "0.npz", **xy())
     assert len(load("hospitals", base=tmp_path).clients) == 1
 
 
-def test_a_pattern_is_filled_in_with_each_clients_number(tmp_path):
-    """Breaks if counting starts at 1, stops short of the clients asked for, or misses the test file."""
+def test_a_pattern_is_filled_in_with_the_index_of_each_client(tmp_path):
+    """Fails if counting starts at 1 or stops before the number of clients, or if the test file is not found."""
     for i in range(12):
         (tmp_path / str(i)).mkdir()
         np.savez(tmp_path / str(i) / "data.npz", x=np.full((2, 2), i), y=[0, 1])
@@ -78,7 +78,7 @@ def test_a_pattern_is_filled_in_with_each_clients_number(tmp_path):
         load(pattern, base=tmp_path, clients=13)
 
 
-def test_floating_targets_are_regression(tmp_path):
+def test_floating_point_targets_are_regression(tmp_path):
     np.savez(tmp_path / "r.npz", x=np.zeros((3, 2)), y=np.array([[0.5], [1.0], [-2.0]]))
     data = load(tmp_path / "r.npz")
     assert data.classes is None
@@ -88,7 +88,7 @@ def test_floating_targets_are_regression(tmp_path):
 
 @pytest.mark.parametrize("shape", [(5, 4, 6), (5, 1, 4, 6), (5, 3, 4, 6)])
 def test_bytes_in_three_or_four_dimensions_are_images(tmp_path, shape):
-    """Breaks if pixels are not scaled to [0, 1] or a picture without channels does not get one."""
+    """Fails if pixels are not scaled to [0, 1], or an image without channels does not get one."""
     pixels = RNG.integers(0, 256, shape, dtype=np.uint8)
     np.savez(tmp_path / "i.npz", x=pixels, y=np.zeros(5, int))
     inputs = load(tmp_path / "i.npz").train.inputs
@@ -97,7 +97,7 @@ def test_bytes_in_three_or_four_dimensions_are_images(tmp_path, shape):
 
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.uint16, np.float16, np.float32, np.float64, ">f8"])
-def test_tables_of_any_numbers_become_float32_unscaled(tmp_path, dtype):
+def test_tables_of_any_type_become_float32_unscaled(tmp_path, dtype):
     x = np.array([[0, 1], [1, 1]]).astype(dtype)
     np.savez(tmp_path / "t.npz", x=x, y=np.array([0, 1], dtype=np.uint8))
     data = load(tmp_path / "t.npz")
@@ -106,7 +106,7 @@ def test_tables_of_any_numbers_become_float32_unscaled(tmp_path, dtype):
 
 
 def changed(**arrays) -> dict[str, np.ndarray]:
-    """Good arrays, some of them changed, or taken out by None."""
+    """Valid arrays with some changes; None removes an array."""
     return {name: array for name, array in (xy() | arrays).items() if array is not None}
 
 
@@ -156,8 +156,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", list(BAD))
-def test_what_is_wrong_in_a_file_is_said_in_one_line(case, tmp_path):
-    """Each case breaks if it is let through, or if the line lacks the file, the array or the row."""
+def test_invalid_arrays_are_rejected_in_one_line(case, tmp_path):
+    """Each message names the file, the array and the row."""
     arrays, message = BAD[case]
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(DataError, match=message) as caught:
@@ -166,7 +166,7 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(case, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_which_clients_file_is_wrong_is_said(tmp_path):
+def test_an_error_names_the_client_s_file(tmp_path):
     for i in range(3):
         np.savez(tmp_path / f"{i}.npz", **xy(seed=i))
     np.savez(tmp_path / "1.npz", x=with_bad(np.nan, 5), y=xy()["y"])
@@ -185,7 +185,7 @@ def test_which_clients_file_is_wrong_is_said(tmp_path):
 
 @pytest.mark.parametrize("cut", [0.0, 0.1, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_truncated_file_is_refused(tmp_path, save, cut):
+def test_a_truncated_file_is_rejected(tmp_path, save, cut):
     path = tmp_path / "cut.npz"
     save(path, **xy(1000))
     content = path.read_bytes()
@@ -194,8 +194,8 @@ def test_a_truncated_file_is_refused(tmp_path, save, cut):
         load(path)
 
 
-def test_a_flipped_byte_in_the_values_is_refused(tmp_path):
-    """Breaks if the archive's own checksum is not looked at: the number would be wrong in silence."""
+def test_a_flipped_byte_in_the_values_is_rejected(tmp_path):
+    """Fails if the archive's checksum is ignored: a number would be wrong without any error."""
     path = tmp_path / "flipped.npz"
     np.savez(path, x=np.ones((100, 10)), y=np.zeros(100, int))
     content = bytearray(path.read_bytes())
@@ -206,7 +206,7 @@ def test_a_flipped_byte_in_the_values_is_refused(tmp_path):
 
 
 class Trap:
-    """Unpickling this leaves a mark."""
+    """Unpickling this creates a file."""
 
     def __init__(self, mark) -> None:
         self.mark = mark
@@ -216,8 +216,8 @@ class Trap:
 
 
 @pytest.mark.parametrize("form", ["pickle", "member", "object array"])
-def test_no_pickle_is_ever_opened(tmp_path, form):
-    """Breaks if any way into the file runs what a pickle says: the mark would appear."""
+def test_no_pickle_is_ever_loaded(tmp_path, form):
+    """Fails if the pickle is executed in any form: its file would exist."""
     path, mark = tmp_path / "trap.npz", tmp_path / "mark"
     if form == "pickle":
         path.write_bytes(pickle.dumps(Trap(mark)))
@@ -232,14 +232,14 @@ def test_no_pickle_is_ever_opened(tmp_path, form):
     assert not mark.exists()
 
 
-def test_a_single_array_in_disguise_is_refused(tmp_path):
+def test_a_single_array_named_npz_is_rejected(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros((2, 2)))
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
     with pytest.raises(DataError, match="contains a single array"):
         load(tmp_path / "one.npz")
 
 
-def test_an_empty_folder_and_another_kind_of_file_are_refused(tmp_path):
+def test_empty_folders_and_other_file_types_are_rejected(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: no \.npz file in this folder"):
         load(tmp_path / "empty")
@@ -251,13 +251,13 @@ def test_an_empty_folder_and_another_kind_of_file_are_refused(tmp_path):
     (tmp_path / "data.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"data\.jsonl: a dataset is .*; for text, use { instructions = … }$"):
         load(tmp_path / "data.jsonl")
-    with pytest.raises(DataError, match=r"data\.csv: .*convert the file to \.npz"):  # by its name alone
+    with pytest.raises(DataError, match=r"data\.csv: .*convert the file to \.npz"):  # given as a name
         load("data.csv", base=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray, np.ndarray.tolist])
 def test_clients_in_memory_keep_their_rows(kind):
-    """Breaks if pairs are reordered or mixed, or if `dtype` is lost: 0.1 has another value in float32."""
+    """Fails if pairs are reordered or mixed, or if `dtype` is ignored: 0.1 has another value in float32."""
     first, second = xy(4, seed=1), xy(3, seed=2)
     pairs = [(kind(part["x"]), kind(part["y"])) for part in (first, second)]
     data = from_clients(pairs, test=pairs[1], dtype=torch.float64)
@@ -267,7 +267,7 @@ def test_clients_in_memory_keep_their_rows(kind):
     assert data.classes == 3
 
 
-def test_clients_in_memory_are_checked_too():
+def test_arrays_in_memory_are_validated_too():
     good = (np.zeros((2, 2)), [0, 1])
     with pytest.raises(DataError, match="client 1: x has a value that is not finite, first in row 1"):
         from_clients([good, (np.array([[0, 0], [0, np.nan]]), [0, 1])])
@@ -277,7 +277,7 @@ def test_clients_in_memory_are_checked_too():
         from_clients([])
 
 
-# Labels, and files that a run leaves out
+# Labels, and files that a run does not use
 
 
 def small_run(tmp_path, y, **problem):
@@ -287,50 +287,50 @@ def small_run(tmp_path, y, **problem):
 
 
 @pytest.mark.parametrize("first", [1, 2019])
-def test_labels_that_do_not_count_from_0(tmp_path, first):
-    """One that nobody has is said; a year or an id would be a model of thousands of outputs, or of all memory."""
-    said = small_run(tmp_path, np.arange(60) % 3 + first)
-    counted = f"has 3 different labels, from {first} to {first + 2}, but none is 0; "
+def test_labels_that_do_not_start_from_0(tmp_path, first):
+    """A missing label is a warning; a year or an id as a label would make a model with thousands of outputs."""
+    result = small_run(tmp_path, np.arange(60) % 3 + first)
+    found = f"has 3 different labels, from {first} to {first + 2}, but none is 0; "
     if first == 1:
-        assert said.code == 0
-        assert counted + "the model has an output for each number from 0" in said.err
+        assert result.code == 0
+        assert found + "the model has an output for each number from 0" in result.err
     else:
-        assert said.code == 2
-        assert said.err.startswith("error: problem.dataset: ")
-        assert said.err.endswith(counted + "labels are class indices: number them 0 … 2\n")
+        assert result.code == 2
+        assert result.err.startswith("error: problem.dataset: ")
+        assert result.err.endswith(found + "labels are class indices: number them 0 … 2\n")
         assert not (tmp_path / "out").exists()
 
 
-def test_a_file_for_one_client_more(tmp_path):
-    """A forgotten `clients` would leave an organisation out without a word."""
+def test_a_warning_about_the_file_of_a_further_client(tmp_path):
+    """If `clients` is too small, an organisation's data would be ignored silently."""
     for i in range(5):
         np.savez(tmp_path / f"{i}.npz", x=np.full((4, 2), i), y=[0, 1, 2, 0])
     problem = {"dataset": "{client}.npz", "model": "linear", "partition": "natural"}
-    said = cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
-    assert said.code == 0
-    assert f"warning: {tmp_path / '4.npz'} is not used: problem.clients is 4\n" in said.err
+    result = cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
+    assert result.code == 0
+    assert f"warning: {tmp_path / '4.npz'} is not used: problem.clients is 4\n" in result.err
 
 
-def test_images_with_channels_last_are_said(tmp_path):
-    """They would be images of as many channels as pixels in a column."""
+def test_a_warning_about_images_with_channels_last(tmp_path):
+    """Their height would be read as the number of channels."""
     np.savez(tmp_path / "last.npz", x=np.zeros((4, 8, 8, 3), dtype=np.uint8), y=[0, 1, 0, 1])
     with pytest.warns(RuntimeWarning, match=r"\[samples, channels, height, width\]; if channels are last, save"):
         load("last.npz", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ("texts", 'contains text files; use { instructions = "texts/{client}.jsonl" }'),
         ("texts/{client}.jsonl", "for text, use { instructions = … }"),
         ("texts/{client}.csv", "convert the file to .npz: docs/data.md"),
     ],
 )
-def test_files_that_are_no_arrays_are_pointed_to_their_place(tmp_path, given, said):
+def test_errors_for_other_file_types_name_the_alternative(tmp_path, given, expected):
     (tmp_path / "texts").mkdir()
     for name in ("0.jsonl", "0.csv"):
         (tmp_path / "texts" / name).write_text("{}")
     with pytest.raises(DataError) as caught:
         load(given, tmp_path)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Publishers' files: found, checked, fetched whole or not at all. No test here reaches a network."""
+"""Published files: found, verified, downloaded completely or not at all. No test here uses the network."""
 
 import gzip
 import hashlib
@@ -13,7 +13,7 @@ from depositum.data import PUBLISHED, data_folder, downloads, fetch, status
 from depositum.data.downloads import PublishedFiles
 from depositum.errors import ConfigError, DataError
 
-TEXT = b"what the publisher wrote\n" * 100
+TEXT = b"published content\n" * 140
 
 
 def one_file(download: str, content: bytes, text: bytes = TEXT) -> PublishedFiles:
@@ -26,7 +26,7 @@ def one_file(download: str, content: bytes, text: bytes = TEXT) -> PublishedFile
 
 
 class Response:
-    """As much of a `requests` response as a download uses."""
+    """The part of a `requests` response that a download uses."""
 
     def __init__(self, content: bytes, code: int = 200) -> None:
         self.content, self.status_code = content, code
@@ -43,18 +43,18 @@ class Response:
 
 @pytest.fixture
 def server(monkeypatch):
-    """Answers by address; an address it does not know cannot be reached. It keeps what was asked for."""
-    answers: dict[str, Response] = {}
-    asked: list[str] = []
+    """Responses by URL, and the list of requested URLs; any other URL cannot be reached."""
+    responses: dict[str, Response] = {}
+    requested: list[str] = []
 
     def get(url: str, **_):
-        asked.append(url)
-        if url not in answers:
+        requested.append(url)
+        if url not in responses:
             raise requests.ConnectionError("HTTPSConnectionPool(…): a very long text\nof several lines")
-        return answers[url]
+        return responses[url]
 
     monkeypatch.setattr(requests, "get", get)
-    return answers, asked
+    return responses, requested
 
 
 @pytest.fixture
@@ -71,14 +71,14 @@ def put(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("level", [1, 9])
-def test_packed_files_are_checked_by_what_is_in_them(folder, level, server):
-    """Breaks if the checksum is taken of the packed bytes, which differ with the packer (level, time)."""
+def test_packed_files_are_verified_by_their_content(folder, level, server):
+    """Fails if the checksum is that of the packed bytes, which depend on the compression level and time."""
     put(folder / "toy.txt.gz", gzip.compress(TEXT, level, mtime=level))
     assert downloads.read("toy") == {"toy.txt": TEXT}
     assert server[1] == []
 
 
-def test_unpacked_files_are_used_as_they_are(folder, server):
+def test_unpacked_files_are_used_unchanged(folder, server):
     put(folder / "toy.txt", TEXT)
     assert downloads.read("toy") == {"toy.txt": TEXT}
     assert server[1] == []
@@ -96,8 +96,8 @@ def test_unpacked_files_are_used_as_they_are(folder, server):
     ],
     ids=("cut", "empty", "other bytes packed", "packed cut", "a web page", "packed garbage"),
 )
-def test_a_damaged_file_is_named_and_kept(folder, name, content, server):
-    """Breaks if damage passes, if the message does not name the file and the way out, or if the file is touched."""
+def test_a_damaged_file_is_named_and_not_changed(folder, name, content, server):
+    """Fails if damage is not detected, the message lacks the file or the remedy, or the file is changed."""
     path = put(folder / name, content)
     with pytest.raises(DataError) as caught:
         downloads.read("toy")
@@ -129,7 +129,7 @@ def test_a_damaged_archive_is_named(folder, damage, monkeypatch):
     assert str(path) in str(caught.value)
 
 
-def test_an_archive_without_a_wanted_member_is_damaged(folder, monkeypatch):
+def test_an_archive_without_a_required_member_is_damaged(folder, monkeypatch):
     content = tar_gz("other.txt", TEXT)
     monkeypatch.setitem(PUBLISHED, "toy", one_file("toy.tar.gz", content))
     put(folder / "toy.tar.gz", content)
@@ -137,17 +137,17 @@ def test_an_archive_without_a_wanted_member_is_damaged(folder, monkeypatch):
         downloads.read("toy")
 
 
-def test_a_missing_file_is_fetched_checked_and_kept_packed(folder, server):
-    """Breaks if the download is asked for at another address, kept under another name, or leaves anything beside it."""
-    answers, asked = server
-    answers["https://example.invalid/data/toy.txt.gz"] = Response(gzip.compress(TEXT, mtime=0))
+def test_a_missing_file_is_downloaded_verified_and_stored_packed(folder, server):
+    """Fails if another URL is requested, or the folder contains anything but the file under its name."""
+    responses, requested = server
+    responses["https://example.invalid/data/toy.txt.gz"] = Response(gzip.compress(TEXT, mtime=0))
     assert fetch("toy") == folder
     assert downloads.read("toy") == {"toy.txt": TEXT}
-    assert asked == ["https://example.invalid/data/toy.txt.gz"]
+    assert requested == ["https://example.invalid/data/toy.txt.gz"]
     assert [path.name for path in folder.iterdir()] == ["toy.txt.gz"]
 
 
-def test_fetching_shows_progress_on_stderr(folder, server, capsys):
+def test_downloading_shows_progress_on_stderr(folder, server, capsys):
     server[0]["https://example.invalid/data/toy.txt.gz"] = Response(gzip.compress(TEXT, mtime=0))
     fetch("toy")
     captured = capsys.readouterr()
@@ -155,8 +155,8 @@ def test_fetching_shows_progress_on_stderr(folder, server, capsys):
     assert captured.out == ""
 
 
-def test_without_a_network_one_line_says_what_from_where_and_whither(folder):
-    """Breaks if the person is not told the file, its address or the folder, or gets requests' paragraphs instead."""
+def test_without_a_network_the_error_names_file_url_and_folder(folder):
+    """Fails if one of them is missing, or if the message is that of requests, which is several lines long."""
     with pytest.raises(DataError) as caught:
         fetch("toy")
     message = str(caught.value)
@@ -169,22 +169,22 @@ def test_without_a_network_one_line_says_what_from_where_and_whither(folder):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("response", "reason"),
     [
         (Response(b"<html>", 404), "HTTP 404"),
         (Response(b"<html>"), "checksum of the downloaded file is not"),
     ],
 )
-def test_a_wrong_answer_leaves_nothing_behind(folder, server, answer, reason):
-    """Breaks if an error page or a foreign file is kept as if it were the data."""
-    server[0]["https://example.invalid/data/toy.txt.gz"] = answer
+def test_a_wrong_response_leaves_nothing_behind(folder, server, response, reason):
+    """Fails if an error page or another file is stored as the data."""
+    server[0]["https://example.invalid/data/toy.txt.gz"] = response
     with pytest.raises(DataError, match=reason):
         fetch("toy")
     assert list(folder.iterdir()) == []
 
 
-def test_status_lists_what_is_here_and_what_is_missing_without_reading(folder, monkeypatch):
-    """Breaks if a packed file counts as missing, or if asking costs a checksum."""
+def test_status_lists_present_and_missing_files_without_reading(folder, monkeypatch):
+    """Fails if a packed file counts as missing, or if checksums are computed."""
     two = PublishedFiles(
         "toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"a.gz": "md5:0", "b": "md5:0"}
     )
@@ -195,22 +195,22 @@ def test_status_lists_what_is_here_and_what_is_missing_without_reading(folder, m
     assert {"a9a", "mnist", "fashion-mnist", "cifar10"} <= {entry.name for entry in status()}
 
 
-def test_an_archive_counts_once_however_many_files_it_holds(folder, monkeypatch):
-    whole = PublishedFiles("toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"all.tar.gz": "md5:0"})
-    monkeypatch.setitem(PUBLISHED, "toy", whole)
+def test_the_size_of_an_archive_counts_once(folder, monkeypatch):
+    archived = PublishedFiles("toy-folder", "https://example.invalid/", {"a": "0", "b": "0"}, {"all.tar.gz": "md5:0"})
+    monkeypatch.setitem(PUBLISHED, "toy", archived)
     put(folder / "all.tar.gz", b"12345")
     [toy] = [entry for entry in status() if entry.name == "toy"]
     assert (toy.present, toy.missing, toy.size) == (("a", "b"), (), 5)
 
 
 @pytest.mark.parametrize(("name", "near"), [("mnits", "did you mean 'mnist'"), ("digits", "no files to download")])
-def test_fetching_what_has_no_files_is_refused(name, near):
+def test_fetching_a_dataset_without_files_is_rejected(name, near):
     with pytest.raises(ConfigError, match=near):
         fetch(name)
 
 
-def test_the_folder_is_the_variable_or_a_cache(monkeypatch, tmp_path):
-    """An empty variable is as good as none: otherwise files would land in the current folder."""
+def test_the_data_folder_is_the_variable_or_a_cache(monkeypatch, tmp_path):
+    """An empty variable counts as not set: otherwise files would be stored in the current folder."""
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path))
     assert data_folder() == tmp_path
     monkeypatch.setenv("DEPOSITUM_DATA", "")
@@ -222,11 +222,11 @@ def test_the_folder_is_the_variable_or_a_cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", list(PUBLISHED))
-def test_every_published_file_can_be_fetched_by_some_download(name):
-    """Breaks if a file is listed that nothing brings, or a checksum is not one."""
+def test_every_published_file_is_in_a_download(name):
+    """Fails if a file is in no download, or a checksum has the wrong length."""
     published = PUBLISHED[name]
     assert {published.download(file) for file in published.files} == set(published.downloads)
-    assert all(len(bytes.fromhex(sum_)) == 32 for sum_ in published.files.values())
-    for sum_ in published.downloads.values():
-        kind, digits = sum_.split(":")
+    assert all(len(bytes.fromhex(checksum)) == 32 for checksum in published.files.values())
+    for checksum in published.downloads.values():
+        kind, digits = checksum.split(":")
         assert len(bytes.fromhex(digits)) == {"md5": 16, "sha256": 32}[kind]
