@@ -11,7 +11,7 @@ from depositum.runs import load
 from tests.support.small_runs import cli, outcome, write_config
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
-HUBER = DOCUMENTED.split("## A regularizer of your own")[1].split("```python\n")[1].split("```")[0]
+HUBER = DOCUMENTED.split("## User-defined regularizers")[1].split("```python\n")[1].split("```")[0]
 WITHOUT_PROX = "from depositum.regularizers import Regularizer\n\nclass Half(Regularizer):\n    value = None\n"
 
 
