@@ -113,5 +113,7 @@ def test_select_by_patterns(patterns, names):
 @pytest.mark.parametrize("patterns", ["weight", "*.WEIGHT", ["0.*", "!*"], [], "!*"])
 def test_patterns_that_select_nothing_are_rejected(patterns):
     """The message lists the names, so that the user can write the right pattern."""
-    with pytest.raises(ConfigError, match=r"matches no parameter; there are 0\.weight, 0\.bias, 2\.weight, 2\.bias"):
+    with pytest.raises(
+        ConfigError, match=r"matches no parameter; the names are 0\.weight, 0\.bias, 2\.weight, 2\.bias"
+    ):
         Layout.of(small()).select(patterns)

@@ -175,10 +175,10 @@ def test_torch_generators_are_restored():
 
     def draw_and_fail():
         with TorchGenerators(torch.device("cpu")) as generators:
-            assert not generators.moved()
+            assert not generators.were_used()
             generators.seed(-(1 << 63) + 1)
             drawn.append(torch.rand(4))
-            assert generators.moved()
+            assert generators.were_used()
             raise KeyError
 
     for _ in range(2):

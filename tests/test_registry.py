@@ -95,7 +95,7 @@ def test_names_and_parameters_are_listed_in_order(shapes):
             {"box": {"widht": 1.0}},
             "p.shape.box.widht: unknown key; it can be 'width', 'corners', 'sides' or 'style'; did you mean 'width'?",
         ),
-        ({"dot": {"x": 1}}, "p.shape.dot.x: unknown key; there are none here"),
+        ({"dot": {"x": 1}}, "p.shape.dot.x: unknown key; no arguments are allowed"),
         ({"dot": 1}, "p.shape.dot: 1 given, but 'dot' takes no arguments"),
         ({"box": {"n": 5}}, "p.shape.box.n: unknown key; it can be 'width', 'corners', 'sides' or 'style'"),
         ({"box": {"width": "2"}}, "p.shape.box.width: '2' given; it must be a number"),

@@ -99,6 +99,6 @@ class Layout:
             if any(fnmatchcase(s.name, p) for p in keep) and not any(fnmatchcase(s.name, p) for p in drop)
         ]
         if not chosen:
-            raise ConfigError("on", f"{patterns!r} matches no parameter; there are {', '.join(self.names)}")
+            raise ConfigError("on", f"{patterns!r} matches no parameter; the names are {', '.join(self.names)}")
         columns = torch.cat([torch.arange(s.start, s.stop) for s in chosen])
         return columns, Layout.from_shapes({s.name: s.shape for s in chosen})

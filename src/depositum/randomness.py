@@ -97,7 +97,7 @@ class TorchGenerators:
         for generator in self._all:
             generator.manual_seed(seed)
 
-    def moved(self) -> bool:
+    def were_used(self) -> bool:
         """Whether anything has been drawn since entry."""
         return any(not torch.equal(g.get_state(), b) for g, b in zip(self._all, self._before, strict=True))
 

@@ -176,7 +176,7 @@ class Registry(Generic[T]):
 
     def _check(self, key: str, name: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> Any:
         if name not in parameters:
-            allowed = f"it can be {listing(parameters)}" if parameters else "there are none here"
+            allowed = f"it can be {listing(parameters)}" if parameters else "no arguments are allowed"
             raise ConfigError(f"{key}.{name}", f"unknown key; {allowed}{nearest(name, parameters)}")
         annotation = parameters[name].annotation
         if annotation is inspect.Parameter.empty:

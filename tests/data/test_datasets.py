@@ -66,7 +66,7 @@ def test_synthetic_without_separation_cannot_be_learnt():
         ({"synthetic": {"classes": 1}}, "problem.dataset.synthetic.classes", "1 given"),
         ({"synthetic": {"separation": float("inf")}}, "problem.dataset.synthetic.separation", "inf given"),
         ({"synthetic": {"samples": "many"}}, "problem.dataset.synthetic.samples", "'many' given"),
-        ({"digits": {"split": 3}}, "problem.dataset.digits.split", "there are none here"),
+        ({"digits": {"split": 3}}, "problem.dataset.digits.split", "no arguments are allowed"),
         ({"mnist": {}, "digits": {}}, "problem.dataset", "with one name"),
         (5, "problem.dataset", "5 given"),
     ],

@@ -250,7 +250,7 @@ def test_overlapping_groups_are_rejected(h, parameter):
 
 def test_a_pattern_without_a_match_is_rejected():
     """A misspelt pattern would silently disable the regularizer; the message lists the names."""
-    with pytest.raises(RegularizerError, match="'heed.\\*' matches no parameter; there are conv.weight, conv.bias"):
+    with pytest.raises(RegularizerError, match="'heed.\\*' matches no parameter; the names are conv.weight, conv.bias"):
         L1().on("heed.*").bind(LAYOUT)
     with pytest.raises(RegularizerError, match="^on: "):
         L1().on([])

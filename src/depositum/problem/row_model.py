@@ -171,7 +171,7 @@ class RowModel:
         what = f"fails in training on {describe(inputs)}"
         with TorchGenerators(self.device) as generators, attribute_errors("problem.model", what):
             self.gradients(x, inputs, targets, weights, buffers, train=True, shared=True)
-            self.is_random = generators.moved()
+            self.is_random = generators.were_used()
         if backend in ("loop", "channels-last"):
             self.backend = backend
             return
