@@ -185,6 +185,17 @@ def test_scalar_parameters_are_not_merged() -> None:
     assert differing_parameters([UserDefined(), UserDefined(0.2), UserDefined(decay=0.2)]) == ["alpha", "decay"]
 
 
+def test_types_of_postponed_annotations_are_resolved() -> None:
+    """Unresolvable types, imported for type checkers only, are not an error: the method is not merged."""
+    Postponed = dataclasses.make_dataclass("Postponed", [("rate", "float", 0.1)], bases=(UserDefined,), frozen=True)
+    Unresolvable = dataclasses.make_dataclass(
+        "Unresolvable", [("rate", "Rate", 0.1)], bases=(UserDefined,), frozen=True
+    )
+    assert row_parameters(Postponed) == ["alpha", "decay", "rate"]
+    assert "rate" not in row_parameters(Unresolvable)
+    assert merge_key(Unresolvable(rate=0.1)) != merge_key(Unresolvable(rate=0.2))
+
+
 def test_methods_with_derived_attributes_are_merged_only_if_these_are_equal() -> None:
     assert merge_key(Deriving(0.1)) != merge_key(Deriving(0.2))
     assert merge_key(Deriving(decay=0.1)) == merge_key(Deriving(decay=0.2))

@@ -220,5 +220,5 @@ def algorithm(name: str, **hyperparameters: Any) -> Algorithm:
     try:
         return ALGORITHMS.parse({name: hyperparameters}, "algorithm").make()
     except ConfigError as error:
-        # In a configuration the hyper-parameters stand beside the name, not under it.
+        # In a configuration the hyper-parameters are beside the name, not in a table under it.
         raise type(error)(error.key.replace(f"algorithm.{name}", "algorithm"), error.problem) from None

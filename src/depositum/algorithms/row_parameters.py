@@ -71,14 +71,14 @@ def row_parameters(method: type[Algorithm]) -> list[str]:
     >>> row_parameters(CDProxSGT), CDProxSGT.scalar_parameters
     (['alpha', 'gamma_x', 'gamma_y'], ('keep',))
     """
-    numeric = [name for name, kind in _types(method).items() if float in (kind, *get_args(kind))]
+    numeric = [name for name, annotation in _types(method).items() if float in (annotation, *get_args(annotation))]
     return [name for name in numeric if name not in method.scalar_parameters]
 
 
 def merge_key(method: Algorithm) -> dict[str, Any]:
     """Return what two methods of one class must have in common to be merged by `merge_methods`.
 
-    This is every attribute, where "per row" stands for the values that may differ between rows.
+    This is every attribute, with "per row" in place of values that may differ between rows.
 
     >>> from depositum.algorithms import Depositum
     >>> merge_key(Depositum(alpha=0.1)) == merge_key(Depositum(alpha=0.2, gamma=0.9))
@@ -145,9 +145,12 @@ def _row_schedules(
 
 
 def _types(method: type[Algorithm]) -> dict[str, Any]:
-    """Return the types of the hyper-parameters; those of a module that postpones annotations are strings at first."""
-    hints = get_type_hints(method, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(method)}  # type: ignore[arg-type]
+    """Return the types of the hyper-parameters, resolved if the module of the class postpones annotations."""
+    try:
+        hints = get_type_hints(method, include_extras=True)
+    except NameError:  # imported for type checkers only: unresolved types count as not numeric
+        hints = {}
+    return {field.name: hints.get(field.name, field.type) for field in fields(method)}  # type: ignore[arg-type]
 
 
 def _is_numeric(value: Any) -> bool:
