@@ -1,10 +1,10 @@
-"""Where an iteration's time goes on a GPU: its kernels in order, each with the mean of its time over replays.
+"""The kernels of an iteration on a GPU, in order, each with the mean of its time over replays.
 
     python benchmarks/iteration.py mlp:10:5 [mlp:10:1 …]
 
-A case is model, clients and seeds, as for `simulator.py`, of whose problems this is one local iteration (no exchange),
-compiled, watched, and captured in a CUDA graph. Below the kernels stands the whole iteration, as `simulator.py`
-measures it: kernels of one graph may overlap a little, and wait a little for one another.
+A case is model, clients and seeds, as for `simulator.py`, whose problems are used. The iteration is a local one (no
+exchange), compiled, monitored, and captured in a CUDA graph. The last line is the complete iteration, as measured by
+`simulator.py`: kernels of one graph may overlap a little, and wait a little for one another.
 """
 
 import argparse
@@ -18,12 +18,12 @@ REPLAYS = 20
 
 
 def kernels(name: str, n: int, seeds: int) -> list[tuple[str, float]]:
-    """The kernels of an iteration and their microseconds."""
+    """The names of an iteration's kernels, and their microseconds."""
     task = bench.problem(name, n, seeds)
-    made = bench.simulator(task)
-    made.watch(bench.Monitor(task.seeds, 10**4, made.state))
-    made.advance(3 * 2 * bench.PERIOD)
-    accelerator = made._accelerator
+    sim = bench.simulator(task)
+    sim.watch(bench.Monitor(task.seeds, 10**4, sim.state))
+    sim.advance(3 * 2 * bench.PERIOD)
+    accelerator = sim._accelerator
     assert accelerator is not None
     local, graph = accelerator._programs["local"], torch.cuda.CUDAGraph()
     local()
@@ -32,11 +32,11 @@ def kernels(name: str, n: int, seeds: int) -> list[tuple[str, float]]:
     for _ in range(REPLAYS):
         graph.replay()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(REPLAYS):
             graph.replay()
         torch.cuda.synchronize()
-    events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
     count = len(events) // REPLAYS
     means = [sum(event.time_range.elapsed_us() for event in events[k::count]) / REPLAYS for k in range(count)]
@@ -55,8 +55,8 @@ def main() -> None:
         found = kernels(name, int(n), int(seeds))
         for label, microseconds in found:
             print(f"  {microseconds:8.1f} µs  {label[:100]}")
-        whole = bench.engine(bench.problem(name, int(n), int(seeds)), "always", 0.5)["ms"]
-        print(f"  {sum(time for _, time in found):8.1f} µs in {len(found)} kernels; {1e3 * whole:.1f} an iteration")
+        total = bench.engine(bench.problem(name, int(n), int(seeds)), "always", 0.5)["ms"]
+        print(f"  {sum(time for _, time in found):8.1f} µs in {len(found)} kernels; {1e3 * total:.1f} µs per iteration")
 
 
 if __name__ == "__main__":

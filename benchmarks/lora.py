@@ -1,13 +1,13 @@
-"""What clients cost a language model: an iteration of n clients against a plain training step on the same sequences.
+"""An iteration of n clients of a language model, compared to a plain training step on the same sequences.
 
-    python benchmarks/lora.py                          # a model of Qwen2.5-0.5B's shape, random weights; GPU if any
+    python benchmarks/lora.py                          # the shape of Qwen2.5-0.5B, random weights; a GPU if available
     python benchmarks/lora.py --base Qwen/Qwen2.5-0.5B # or a folder, or a .gguf file
-    python benchmarks/lora.py --tiny                   # a model of a few thousand weights, to see that it runs
+    python benchmarks/lora.py --tiny                   # a model of a few thousand weights, to test the script
 
-The plain step is `peft` alone: one adapter, one batch of all clients' sequences, forward, backward, and a step of plain
-gradient descent. An iteration here gives each client an adapter of its own, its own gradient, and then momentum, a prox
-and an exchange (DEPOSITUM, MCP, complete graph). Weights and sequences are random where no base is named: neither time
-nor memory depends on them. Memory is the most that torch held on the device (on a CPU: of the process).
+The plain step uses `peft` alone: one adapter, one batch of all clients' sequences, forward, backward, and a step of
+gradient descent. In an iteration, each client has its own adapter and gradient, followed by momentum, a prox and an
+exchange (DEPOSITUM, MCP, complete graph). Sequences, and weights without `--base`, are random: neither time nor memory
+depends on them. Memory is the maximum that torch allocated on the device (on a CPU, the maximum of the process).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.regularizers import MCP
 
-#: Qwen2.5-0.5B's, and one that takes no time.
+#: The shape of Qwen2.5-0.5B, and a tiny one.
 SHAPES: dict[str, dict[str, int]] = {
     "0.5B": {
         "vocab_size": 151_936,
@@ -58,18 +58,18 @@ def random_base(folder: Path, shape: str) -> str:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[shape], tie_word_embeddings=True, max_position_embeddings=1024))
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype)
     model.save_pretrained(folder)
     return str(folder)
 
 
 def problem_of(base: str, rank: int, clients: int, batch: int, length: int) -> Problem:
-    """`batch` sequences for each client, of which the latter half of `length` tokens is to be predicted."""
+    """A problem with `batch` sequences of `length` tokens per client, whose second half is to be predicted."""
     model = models.build({"lora": {"base": base, "rank": rank}}, (length,), 1, 0)
     assert isinstance(model, LoraModel)
     tokens = torch.randint(0, model.base.vocabulary, (clients * batch, length + 1))
@@ -89,13 +89,13 @@ def problem_of(base: str, rank: int, clients: int, batch: int, length: int) -> P
 
 
 def plain_steps(base: str, rank: int, problem: Problem, device: torch.device, precision: str) -> Callable[[int], None]:
-    """So many training steps of peft's own on all sequences at once."""
+    """A function that runs a number of training steps with peft on all sequences at once."""
     from peft import LoraConfig, get_peft_model
 
     frozen = torch.bfloat16 if precision == "bf16" else torch.float32
     loaded = from_pretrained("AutoModelForCausalLM", base, "--base", dtype=frozen)
     adapted: Any = get_peft_model(loaded, LoraConfig(r=rank, lora_alpha=16, task_type="CAUSAL_LM")).to(device)
-    trained = [p for p in adapted.parameters() if p.requires_grad]
+    trainable = [p for p in adapted.parameters() if p.requires_grad]
     ids = problem.train.inputs.to(device)
     labels = ids.clone()
     labels[:, : ids.shape[1] // 2] = IGNORED
@@ -104,22 +104,22 @@ def plain_steps(base: str, rank: int, problem: Problem, device: torch.device, pr
         for _ in range(count):
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 loss = adapted(input_ids=ids, labels=labels, use_cache=False).loss
-            for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            for parameter, gradient in zip(trainable, torch.autograd.grad(loss, trainable), strict=True):
                 parameter.data.add_(gradient, alpha=-0.01)
 
     return steps
 
 
 def seconds(step: Callable[[int], object], steps: int, device: torch.device) -> float:
-    """The time of one of `steps` steps, the best of three goes, after warming up."""
+    """Seconds per step: the best of three repetitions of `steps` steps, after a warm-up."""
     step(steps)
     times = []
     for _ in range(3):
         _wait(device)
-        began = time.perf_counter()
+        start = time.perf_counter()
         step(steps)
         _wait(device)
-        times.append((time.perf_counter() - began) / steps)
+        times.append((time.perf_counter() - start) / steps)
     return min(times)
 
 
@@ -129,14 +129,14 @@ def _wait(device: torch.device) -> None:
 
 
 def gibibytes(device: torch.device) -> float:
-    """The most memory so far."""
+    """Maximum memory since the last `reset_memory`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def forget(device: torch.device) -> None:
-    """Measure memory anew from here."""
+def reset_memory(device: torch.device) -> None:
+    """Restart the measurement of memory."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -152,7 +152,9 @@ def simulator_of(problem: Problem, batch: int, device: str, precision: str, back
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", help="a folder, a .gguf file or a hub name; random weights if not given")
+    parser.add_argument(
+        "--base", help="a folder, a .gguf file or a name on the Hugging Face Hub (default: random weights)"
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", help="default: bf16 on a GPU, float32 on a CPU")
@@ -165,36 +167,38 @@ def main() -> None:
     )
     parser.add_argument("--compile", default="never", choices=["never", "always"])
     parser.add_argument("--backends", nargs="+", default=["vmap", "loop"])
-    given = parser.parse_args()
-    device = torch.device(given.device)
-    # Whole stretches, as they are captured in CUDA graphs: others would be captured anew in every go.
-    steps = CAPTURE_LENGTH * math.ceil(given.steps / CAPTURE_LENGTH)
-    precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    # A multiple of the iterations captured in a CUDA graph: others would be captured in every repetition.
+    steps = CAPTURE_LENGTH * math.ceil(options.steps / CAPTURE_LENGTH)
+    precision = options.precision or ("bf16" if device.type == "cuda" else "float32")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {given.batch}, length {given.length}")
+    print(
+        f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {options.batch}, length {options.length}"
+    )
     with tempfile.TemporaryDirectory() as folder:
-        base = given.base or random_base(Path(folder) / "base", "tiny" if given.tiny else "0.5B")
-        for clients in given.clients:
+        base = options.base or random_base(Path(folder) / "base", "tiny" if options.tiny else "0.5B")
+        for clients in options.clients:
             torch.manual_seed(0)
-            problem = problem_of(base, given.rank, clients, given.batch, given.length)
+            problem = problem_of(base, options.rank, clients, options.batch, options.length)
             print(f"n = {clients}, d = {problem.layout.size:,}")
-            forget(device)
-            plain = plain_steps(base, given.rank, problem, device, precision)
-            alone = seconds(plain, steps, device)
-            print(f"  peft alone     {1e3 * alone:9.2f} ms            {gibibytes(device):7.2f} GiB")
+            reset_memory(device)
+            plain = plain_steps(base, options.rank, problem, device, precision)
+            plain_seconds = seconds(plain, steps, device)
+            print(f"  peft alone     {1e3 * plain_seconds:9.2f} ms            {gibibytes(device):7.2f} GiB")
             del plain
-            for backend in given.backends:
-                forget(device)
-                simulator = simulator_of(problem, given.batch, given.device, precision, backend, given.compile)
-                took = seconds(simulator.advance, steps, device)
+            for backend in options.backends:
+                reset_memory(device)
+                simulator = simulator_of(problem, options.batch, options.device, precision, backend, options.compile)
+                elapsed = seconds(simulator.advance, steps, device)
                 memory, base_size = gibibytes(device), _frozen(simulator) / 2**30
-                ratio = f"{took / alone:5.2f} times"
-                print(f"  {backend:<14} {1e3 * took:9.2f} ms {ratio} {memory:7.2f} GiB (base {base_size:.2f})")
+                ratio = f"{elapsed / plain_seconds:5.2f} times"
+                print(f"  {backend:<14} {1e3 * elapsed:9.2f} ms {ratio} {memory:7.2f} GiB (base {base_size:.2f})")
                 del simulator
 
 
 def _frozen(simulator: Simulator) -> int:
-    """Bytes of frozen weights on the device, each piece of memory once."""
+    """Bytes of frozen weights on the device, counting shared memory once."""
     weights = [p for p in simulator.oracle.model.model.parameters() if not p.requires_grad]
     return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in weights}.values())
 

@@ -1,10 +1,10 @@
-"""What one mixing W·z costs, against the number of edges.
+"""The time of one mixing W·z as a function of the number of edges.
 
     python benchmarks/mixing.py [--clients 4000] [--length 7850]
 
-Rings of 2 to 64 neighbours, random graphs of the same degrees, and the complete graph (a mean): milliseconds, how many
-times the device's own copy of the rows that is (no mixing can be below one), and nanoseconds that each further edge
-end costs, per 1,000 numbers: the difference to the line of half as many neighbours.
+For rings with 2 to 64 neighbours, random graphs of the same degrees, and the complete graph (a mean): milliseconds, the
+ratio to copying the rows on the device (a lower bound of mixing), and the nanoseconds that each additional end of an
+edge costs per 1,000 numbers, relative to the row with half as many neighbours.
 """
 
 import argparse
@@ -34,11 +34,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=4000)
     parser.add_argument("--length", type=int, default=7850)
-    chosen = parser.parse_args()
-    n, d = chosen.clients, chosen.length
+    options = parser.parse_args()
+    n, d = options.clients, options.length
     print(
         f"{machine()}; n = {n}, d = {d}\n\n"
-        "| graph | neighbours | ms | copies of the rows | ns per further edge end and 1,000 numbers |\n"
+        "| graph | neighbours | ms | copies of the rows | ns per additional edge end and 1,000 numbers |\n"
         "|---|---|---|---|---|",
         flush=True,
     )
@@ -51,13 +51,13 @@ def main() -> None:
             ("random", dp.Network.from_graph(nx.random_regular_graph(degree, n, seed=0)) if degree > 2 else None),
         ):
             if network is None:
-                continue  # two neighbours at random make several rings
-            took = measure(network, d)
-            more = took - before.get(name, took)
+                continue  # random graphs of degree 2 are unions of rings
+            milliseconds = measure(network, d)
+            more = milliseconds - before.get(name, milliseconds)
             each = f"{1e6 * more / (n * degree / 2) / (d / 1000):.3f}" if more else ""
-            print(f"| {name} | {degree} | {took:.3f} | {took / copy:.1f} | {each} |", flush=True)
-            before[name] = took
-    # The complete graph as servers and the start use it: an exact mean, which needs no matrix.
+            print(f"| {name} | {degree} | {milliseconds:.3f} | {milliseconds / copy:.1f} | {each} |", flush=True)
+            before[name] = milliseconds
+    # The complete graph as used by servers and at the start: an exact mean, without a matrix.
     mix = Exchange(dp.ring(n), 1, DEVICE, torch.float32)
     z = torch.randn(n, d, device=DEVICE)
 
@@ -66,8 +66,8 @@ def main() -> None:
             mix.average(z)
 
     means(3)
-    took = timed(means, 1, 0.3)
-    print(f"| complete (a mean) | {n - 1} | {took:.3f} | {took / copy:.1f} | |")
+    milliseconds = timed(means, 1, 0.3)
+    print(f"| complete (a mean) | {n - 1} | {milliseconds:.3f} | {milliseconds / copy:.1f} | |")
 
 
 if __name__ == "__main__":

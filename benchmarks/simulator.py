@@ -1,16 +1,16 @@
-"""The simulator against what it replaces: a loop over clients, and centralized SGD of as many samples.
+"""The simulator compared to a loop over clients, and to centralized SGD on as many samples.
 
     python benchmarks/simulator.py OUT [--models linear,mlp,cnn,resnet18] [--clients 10,20,100,1000] [--seeds 1,5]
 
-For every model, number of clients and number of seeds it measures, in milliseconds per whole iteration (batch,
+For every model, number of clients and number of seeds, this measures in milliseconds per complete iteration (batch,
 gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
 
-- this engine, compiled (and captured in CUDA graphs on a GPU), and the seconds that took; and captured only;
+- this engine, compiled (and captured in CUDA graphs on a GPU), with the seconds of preparation; and only captured;
 - the eager loop: the same algorithm, one client's gradient after another;
-- centralized SGD of the same n·S·B samples: eager, and (GPU) compiled in a CUDA graph;
+- centralized SGD on the same n·S·B samples: eager, and (on a GPU) compiled in a CUDA graph;
 
-and the least time that the machine's memory bandwidth and arithmetic allow. Prints a Markdown table and writes
-`simulator.json` and `simulator.png` into OUT. Data are random, of the shapes of the paper's; no time depends on values.
+and the lower bound by the machine's memory bandwidth and arithmetic. It prints a Markdown table and writes
+`simulator.json` and `simulator.png` to OUT. Data are random, with the shapes of the paper's; no time depends on values.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.problem.precision import forward_backward
 
-#: input shape, classes, samples in all
+#: Input shape, classes, and number of samples of each model.
 DATA = {
     "linear": ((123,), 2, 32_560),
     "mlp": ((784,), 10, 60_000),
@@ -66,9 +66,9 @@ def problem(name: str, n: int, seeds: int) -> Problem:
 def simulator(task: Problem, *, backend: str = "auto", compile: str = "always", topology: str = "ring") -> Simulator:
     settings = EngineSettings(str(DEVICE), "float32", PRECISION, backend, compile)  # type: ignore[arg-type]
     method, network = dp.Depositum(alpha=0.01, gamma=0.5), dp.network(topology, task.n)
-    made = Simulator(task, network, method, period=PERIOD, batch_size=BATCH, settings=settings)
-    made.start()
-    return made
+    simulator = Simulator(task, network, method, period=PERIOD, batch_size=BATCH, settings=settings)
+    simulator.start()
+    return simulator
 
 
 def wait() -> None:
@@ -77,46 +77,47 @@ def wait() -> None:
 
 
 def timed(run: Callable[[int], None], unit: int, budget: float) -> float:
-    """Milliseconds per iteration: the median over calls of `run(unit · k)`, k so that a call takes budget / 5."""
+    """Milliseconds per iteration: the median over calls of `run(unit · k)`, k such that a call takes budget / 5."""
     wait()
-    began = time.perf_counter()
+    start = time.perf_counter()
     run(unit)
     wait()
-    once = time.perf_counter() - began
+    once = time.perf_counter() - start
     count = unit * max(1, int(budget / 5 / max(once, 1e-6)))
     times = []
     for _ in range(5):
-        began = time.perf_counter()
+        start = time.perf_counter()
         run(count)
         wait()
-        times.append((time.perf_counter() - began) / count)
+        times.append((time.perf_counter() - start) / count)
         if sum(times) * count > 2 * budget:
             break
     return 1e3 * statistics.median(times)
 
 
 def engine(task: Problem, compile: str, budget: float, topology: str = "ring") -> dict[str, float]:
+    """Milliseconds per iteration, seconds of preparation, and memory in vectors of length d per row."""
     if GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    made = simulator(task, compile=compile, topology=topology)
-    made.watch(Monitor(task.seeds, 10**4, made.state))  # as in every run
-    began = time.perf_counter()
-    made.advance(3 * 2 * PERIOD)
+    sim = simulator(task, compile=compile, topology=topology)
+    sim.watch(Monitor(task.seeds, 10**4, sim.state))  # as in every run
+    start = time.perf_counter()
+    sim.advance(3 * 2 * PERIOD)
     wait()
-    prepared = time.perf_counter() - began
-    took = timed(made.advance, 2 * PERIOD, budget)
-    rows, d = made.state.x.shape
-    memory = (torch.cuda.max_memory_allocated() - made.oracle.inputs.nbytes) / (4 * rows * d) if GPU else float("nan")
-    return {"ms": took, "prepare_s": prepared, "vectors": memory}
+    preparation = time.perf_counter() - start
+    milliseconds = timed(sim.advance, 2 * PERIOD, budget)
+    rows, d = sim.state.x.shape
+    memory = (torch.cuda.max_memory_allocated() - sim.oracle.inputs.nbytes) / (4 * rows * d) if GPU else float("nan")
+    return {"ms": milliseconds, "prepare_s": preparation, "vectors": memory}
 
 
 def eager_loop(task: Problem, budget: float) -> float:
-    made = simulator(task, backend="loop", compile="never")
+    sim = simulator(task, backend="loop", compile="never")
 
     def run(count: int) -> None:
         for _ in range(count):
-            made.step()
+            sim.step()
 
     run(1)
     return timed(run, 1, budget)
@@ -137,7 +138,7 @@ def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> fl
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-0.01)
 
-    # At its best: cuDNN may try all its kernels, which it must not where runs are to be repeated to the bit.
+    # cuDNN may choose among all its kernels here, unlike in runs, which must be reproducible to the bit.
     torch.backends.cudnn.benchmark = True
     with forward_backward(PRECISION):
         one = captured(_compiled_sgd(model, inputs, targets, samples)) if compiled else step
@@ -151,7 +152,7 @@ def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> fl
 
 
 def _compiled_sgd(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, samples: int) -> Callable[[], None]:
-    """The same step with forward, backward and update each compiled."""
+    """The same step with forward pass, backward pass and update each compiled."""
     parameters = list(model.parameters())
 
     @torch.compile(dynamic=False)
@@ -185,7 +186,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def flops(name: str, samples: int) -> float:
-    """Of forward and backward, as torch counts them for one sample."""
+    """Floating-point operations of a forward and backward pass, as counted by torch."""
     shape, classes, _ = DATA[name]
     model = models.build(name, shape, classes, 0)
     with FlopCounterMode(display=False) as counter:
@@ -194,7 +195,7 @@ def flops(name: str, samples: int) -> float:
 
 
 def ceilings() -> tuple[float, float]:
-    """Bytes per second of a copy (read and write), and FLOP per second of a matrix product, measured here."""
+    """Bytes per second of a copy (read and write), and FLOP per second of a matrix product, as measured."""
     size = 1 << (29 if GPU else 25)
     a, b = torch.empty(size // 4, device=DEVICE), torch.empty(size // 4, device=DEVICE)
 
@@ -215,12 +216,12 @@ def ceilings() -> tuple[float, float]:
 
 
 @contextmanager
-def kept(what: str, into: dict[str, Any]) -> Iterator[None]:
-    """A case that does not fit, or that a form cannot run, is said and left out."""
+def reported_failure(what: str, results: dict[str, Any]) -> Iterator[None]:
+    """Print the error of a measurement that fails, mostly for lack of memory, and leave it out of the results."""
     try:
         yield
     except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-        into[what] = None
+        results[what] = None
         print(f"  {what}: {' '.join(str(error).split())[:160]}", flush=True)
 
 
@@ -230,21 +231,21 @@ def measure(
     task = problem(name, n, seeds)
     rows, d = n * seeds, task.layout.size
     out: dict[str, Any] = {"model": name, "clients": n, "seeds": seeds, "d": d}
-    with kept("engine", out):
+    with reported_failure("engine", out):
         out["engine"] = engine(task, "always", budget, topology)
     if not brief:
-        with kept("captured", out):
+        with reported_failure("captured", out):
             out["captured"] = engine(task, "never", budget, topology)
     if GPU:
         torch.cuda.empty_cache()
     if rows <= 100:
-        with kept("loop_ms", out):
+        with reported_failure("loop_ms", out):
             out["loop_ms"] = eager_loop(task, budget)
     for key, compiled in (("central_ms", False), *([("central_compiled_ms", True)] if GPU else [])):
-        with kept(key, out):
+        with reported_failure(key, out):
             out[key] = centralized(name, rows * BATCH, budget, compiled=compiled)
     bandwidth, arithmetic = limits
-    #: Nine passes: x, y, ν read and written, the gradient written and read, the prox's argument.
+    # Nine passes: x, y, ν read and written, the gradient written and read, and the argument of the prox.
     out["byte_ms"] = 1e3 * 9 * 4 * rows * d / bandwidth
     out["flop_ms"] = 1e3 * flops(name, rows * BATCH) / arithmetic
     return out
@@ -274,12 +275,12 @@ def line(case: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def seeds_together(cases: list[dict[str, Any]]) -> list[str]:
-    """How much more several seeds in one batch get done than one after another."""
+def throughput_of_batched_seeds(cases: list[dict[str, Any]]) -> list[str]:
+    """The throughput of several seeds in one batch, relative to consecutive runs."""
     alone = {(c["model"], c["clients"]): c["engine"]["ms"] for c in cases if c["seeds"] == 1 and c.get("engine")}
     return [
         f"{c['model']}, {c['clients']} clients: {c['seeds']} seeds in one batch have "
-        f"{c['seeds'] * alone[key] / c['engine']['ms']:.2f} times the throughput of one after another"
+        f"{c['seeds'] * alone[key] / c['engine']['ms']:.2f} times the throughput of consecutive runs"
         for c in cases
         if c["seeds"] > 1 and c.get("engine") and (key := (c["model"], c["clients"])) in alone
     ]
@@ -305,12 +306,12 @@ def figure(cases: list[dict[str, Any]], out: Path) -> None:
         "SGD, compiled": ("central_compiled_ms", "black", "s"),
     }
     for axis, name in zip(axes[0], names, strict=True):
-        mine = [c for c in cases if c["model"] == name and c["seeds"] == 1]
+        single = [c for c in cases if c["model"] == name and c["seeds"] == 1]
         for label, (key, colour, marker) in series.items():
-            points = [(c["clients"], c[key]) for c in mine if c.get(key)]
+            points = [(c["clients"], c[key]) for c in single if c.get(key)]
             if points:
                 axis.loglog(*zip(*points, strict=True), marker=marker, color=colour, label=label)
-        points = [(c["clients"], c["engine"]["ms"]) for c in mine if c.get("engine")]
+        points = [(c["clients"], c["engine"]["ms"]) for c in single if c.get("engine")]
         if points:
             axis.loglog(*zip(*points, strict=True), marker="D", color="tab:blue", label="this engine", linewidth=2)
         axis.set(title=name, xlabel="clients")
@@ -326,13 +327,13 @@ def machine() -> str:
     return f"{name}, torch {torch.__version__}, {PRECISION}"
 
 
-def wanted(chosen: argparse.Namespace) -> list[tuple[str, int, int]]:
-    """The combinations to measure: those that fit one GPU, or the ones asked for."""
-    if chosen.cases:
-        return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in chosen.cases.split(","))]
-    counts = [(int(n), int(s)) for n in chosen.clients.split(",") for s in chosen.seeds.split(",")]
+def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
+    """The combinations to measure: `--cases`, or all that fit on one GPU."""
+    if options.cases:
+        return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in options.cases.split(","))]
+    counts = [(int(n), int(s)) for n in options.clients.split(",") for s in options.seeds.split(",")]
     largest = {"resnet18": 100}
-    return [(name, n, s) for name in chosen.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
+    return [(name, n, s) for name in options.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
 
 
 def main() -> None:
@@ -342,31 +343,31 @@ def main() -> None:
     parser.add_argument("--clients", default="10,20,100,1000")
     parser.add_argument("--seeds", default="1,5")
     parser.add_argument("--topology", default="ring")
-    parser.add_argument("--brief", action="store_true", help="leave out the engine without compilation")
-    parser.add_argument("--warm", action="store_true", help="only compile, into the caches of later runs")
+    parser.add_argument("--brief", action="store_true", help="do not measure the engine without compilation")
+    parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches, for later runs")
     parser.add_argument("--cases", help="model:clients:seeds,… instead of all combinations")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of measuring per number")
-    chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--seconds", type=float, default=0.5, help="duration of each measurement")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     limits = ceilings()
     print(
         f"{machine()}; copy {limits[0] / 1e12:.2f} TB/s, product {limits[1] / 1e12:.1f} TFLOP/s\n\n{HEADER}", flush=True
     )
     cases: list[dict[str, Any]] = []
-    for name, n, seeds in wanted(chosen):
-        if chosen.warm:
-            engine(problem(name, n, seeds), "always", 0.01, chosen.topology)
+    for name, n, seeds in selected_cases(options):
+        if options.warm:
+            engine(problem(name, n, seeds), "always", 0.01, options.topology)
             centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
             continue
-        cases.append(measure(name, n, seeds, limits, chosen.seconds, chosen.topology, chosen.brief))
+        cases.append(measure(name, n, seeds, limits, options.seconds, options.topology, options.brief))
         print(line(cases[-1]), flush=True)
         torch.compiler.reset()
-        (chosen.out / "simulator.json").write_text(
+        (options.out / "simulator.json").write_text(
             json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
         )
     if cases:
-        print("\n" + "\n".join(seeds_together(cases)))
-        figure(cases, chosen.out)
+        print("\n" + "\n".join(throughput_of_batched_seeds(cases)))
+        figure(cases, options.out)
 
 
 if __name__ == "__main__":
