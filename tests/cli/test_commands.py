@@ -1,4 +1,4 @@
-"""The commands: what a person types, what they see, and the exit code."""
+"""The commands: arguments, output, files and exit codes."""
 
 import tomllib
 from pathlib import Path
@@ -29,8 +29,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # run
 
 
-def test_run(config: Path) -> None:
-    """A run leaves the files that the help promises, and a table; run again it says that there is nothing to do."""
+def test_run_writes_its_files_and_a_table(config: Path) -> None:
+    """A run writes the files that the help names, and prints a table; run again, there is nothing to do."""
     first = cli("run", config, "--out", "out")
     assert first.code == 0
     assert first.err == ""
@@ -55,13 +55,13 @@ def test_run(config: Path) -> None:
     assert {name: after[name] for name in before} == before
 
 
-def test_run_has_a_folder_of_its_own(config: Path) -> None:
+def test_run_without_out_has_a_default_folder(config: Path) -> None:
     assert cli("run", config, "--set", "run.steps=1").code == 0
     assert Path("runs/c/config.toml").exists()
 
 
-def test_settings_on_the_command_line(config: Path) -> None:
-    """--set reaches the run's own config.toml, several of them, whatever kind of value it is."""
+def test_settings_on_the_command_line_are_applied(config: Path) -> None:
+    """Several --set options with values of all types reach the run's config.toml."""
     settings = ("algorithm.alpha=0.2", "run.steps=1", "run.seeds=[4, 5]", "network.topology.ring.hops=2")
     arguments = [part for setting in settings for part in ("--set", setting)]
     assert cli("run", config, "--out", "out", *arguments).code == 0
@@ -70,7 +70,7 @@ def test_settings_on_the_command_line(config: Path) -> None:
     assert written["run"]["steps"] == 1
     assert written["run"]["seeds"] == [4, 5]
     assert written["network"]["topology"] == {"ring": {"hops": 2}}
-    assert written["problem"]["clients"] == 4  # and the rest of the file stays
+    assert written["problem"]["clients"] == 4  # the rest of the file is unchanged
 
 
 def test_override_replaces_a_name_by_a_table() -> None:
@@ -85,22 +85,22 @@ def test_override_replaces_a_name_by_a_table() -> None:
         apply_override(table, "run..steps=1")
 
 
-def test_diverging_run(config: Path) -> None:
-    """Exit code 2 and one line with the seed, the variable, the client, the iteration, and where the state is."""
+def test_divergence_is_reported(config: Path) -> None:
+    """Exit code 2 and one line with the seed, variable, client and iteration, and the path of the last state."""
     x = np.linspace(-1, 1, 12)[:, None]
     np.savez("line.npz", x=x, y=np.zeros(12))
     settings = ("problem.dataset=line.npz", "problem.partition=iid", "algorithm.alpha=1e6", "run.batch_size=full")
     arguments = [part for setting in settings for part in ("--set", setting)]
     result = cli("run", config, "--out", "out", *arguments, "--set", "problem.beta=0.0", "--set", "run.steps=40")
     assert result.code == 2
-    said, error = result.err.splitlines()
-    assert said.startswith("seed 0 diverged: ")
+    warning, error = result.err.splitlines()
+    assert warning.startswith("seed 0 diverged: ")
     assert error.startswith("error: algorithm.alpha = 1000000.0: seed 0 diverged: ")
     assert "of client" in error
     assert "is not finite at iteration" in error
     assert error.endswith("the last finite state is kept in out/state.safetensors; try a smaller alpha")
-    assert "train loss" in result.out  # what there is is shown all the same
-    # A method whose stepsize has another name is told of that one.
+    assert "train loss" in result.out  # the table is still shown
+    # For a method whose stepsize has another name, the error names that one.
     problem = '[problem]\ndataset = "digits"\nmodel = "mlp"\nclients = 4\n'
     other = f'{problem}[algorithm]\nname = "prox-dasa"\neta = 1e38\n[run]\nsteps = 20\n'
     Path("eta.toml").write_text(other)
@@ -110,8 +110,8 @@ def test_diverging_run(config: Path) -> None:
     assert Path("out/curves.png").read_bytes().startswith(PNG)
 
 
-def test_tensorboard(config: Path) -> None:
-    """The option works in a folder that is not there yet, and for every seed; a finished run writes nothing."""
+def test_tensorboard_files(config: Path) -> None:
+    """The option works in a new folder, and for every seed; a finished run writes nothing."""
     assert cli("run", config, "--out", "out", "--tensorboard", "--set", "run.seeds=[0, 1]").code == 0
     assert cli("run", config, "--out", "out", "--tensorboard", "--set", "run.seeds=[0, 1]").code == 0
     assert len(list(Path("out/tensorboard").glob("seed-?/events.out.tfevents.*"))) == 2
@@ -119,8 +119,8 @@ def test_tensorboard(config: Path) -> None:
         assert [event.step for event in scalars(seed, "train_loss")] == [0, 4, 8, 12, 16, 20]
 
 
-def test_tensorboard_of_a_run_that_was_killed(config: Path) -> None:
-    """What was written beyond the last checkpoint (12) is written again, and shows once."""
+def test_tensorboard_of_a_killed_run(config: Path) -> None:
+    """Records after the last checkpoint (12) are written again, and shown once."""
     with pytest.raises(Killed):
         train(config, Path("out"), TensorBoard("out/tensorboard"), KilledAt(17))
     assert [event.step for event in scalars(0, "train_loss")] == [0, 4, 8, 12, 16]
@@ -139,7 +139,7 @@ def scalars(seed: int, name: str) -> list[Any]:
 # compare
 
 
-def test_compare(config: Path) -> None:
+def test_compare_prints_a_table_and_draws_a_figure(config: Path) -> None:
     train(config, Path("a"))
     train(config, Path("b"), overrides=("algorithm.alpha=0.2", "run.seeds=[0, 1]"))
     first = cli("compare", "a", "b")
@@ -160,8 +160,8 @@ def test_compare(config: Path) -> None:
     assert "<svg" in Path("one.svg").read_text()
 
 
-def test_compare_leaves_a_figure_that_is_not_its_own(config: Path) -> None:
-    """Its own is drawn anew with every call; somebody's picture in the same folder is not."""
+def test_compare_does_not_overwrite_a_foreign_figure(config: Path) -> None:
+    """It redraws its own figure with every call, but not another file in the same folder."""
     Path("mine").mkdir()
     Path("mine/compare.png").write_text("mine")
     arguments = ("compare", config, "--methods", "depositum", "--set", "run.steps=4", "--out", "mine")
@@ -174,7 +174,7 @@ def test_compare_leaves_a_figure_that_is_not_its_own(config: Path) -> None:
     assert Path("mine/compare.png").read_bytes().startswith(PNG)
 
 
-def test_compare_tells_namesakes_apart(config: Path) -> None:
+def test_compare_distinguishes_runs_with_equal_names(config: Path) -> None:
     train(config, Path("x/run"), overrides=("run.steps=4",))
     train(config, Path("y/run"), overrides=("run.steps=8",))
     out = cli("compare", "x/run", "y/run").out
@@ -187,8 +187,8 @@ def test_compare_tells_namesakes_apart(config: Path) -> None:
 # show, data
 
 
-def test_show(config: Path) -> None:
-    """The heterogeneity said is that of the partition the run would have, by its definition."""
+def test_show_prints_the_heterogeneity(config: Path) -> None:
+    """The heterogeneity is that of the run's partition, by its definition."""
     result = cli("show", config)
     assert result.code == 0
     assert Path("show.png").read_bytes().startswith(PNG)
@@ -208,8 +208,8 @@ def test_show(config: Path) -> None:
     assert cli("show", config, "--force").code == 0
 
 
-def test_show_regression(config: Path) -> None:
-    """Targets without classes have no picture of classes; the network's is drawn all the same."""
+def test_show_without_classes(config: Path) -> None:
+    """For a regression, only the network is drawn."""
     np.savez("line.npz", x=np.ones((12, 1)), y=np.zeros(12))
     result = cli("show", config, "--set", "problem.dataset=line.npz", "--set", "problem.partition=iid")
     assert result.code == 0
@@ -217,14 +217,14 @@ def test_show_regression(config: Path) -> None:
     assert Path("show.png").exists()
 
 
-def test_a_byte_order_mark_is_no_mistake(config: Path) -> None:
-    """Some editors begin every file with one."""
+def test_a_byte_order_mark_is_ignored(config: Path) -> None:
+    """Some editors put one at the start of every file."""
     text = config.read_bytes()
     config.write_bytes(b"\xef\xbb\xbf" + text)
     assert load(config).run.steps == 20
 
 
-def test_data_lists_what_is_here(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_lists_present_and_missing_files(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPOSITUM_DATA", "mine")
     Path("mine/a9a").mkdir(parents=True)
     Path("mine/a9a/a9a.t").write_bytes(b"x" * 2048)
@@ -250,7 +250,7 @@ def test_data_lists_what_is_here(config: Path, monkeypatch: pytest.MonkeyPatch) 
         ("data", ["NAME", "DEPOSITUM_DATA"]),
     ],
 )
-def test_help(command: str, mentions: list[str]) -> None:
+def test_help_explains_a_command(command: str, mentions: list[str]) -> None:
     result = cli(command, "--help")
     assert result.code == 0
     for word in mentions:
@@ -274,15 +274,18 @@ def documented() -> dict[str, str]:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    """A key added, renamed or given another default must change in the table of docs/cli.md too."""
+    """A key that is added, renamed or given another default must be changed in the table of docs/cli.md too."""
     table = {key: text for key, text in documented().items() if key.partition(".")[0] in Config.model_fields}
     complete = parse({}).complete()
     for name, section in Config.model_fields.items():
         keys = {*section.annotation.model_fields, *complete[name]}  # type: ignore[union-attr]
         for key in keys:
             default = complete[name].get(key)
-            said = table.pop(f"{name}.{key}")
-            assert said == "not set" if default is None else tomllib.loads(f"v = {said.strip('`')}")["v"] == default
+            documented_default = table.pop(f"{name}.{key}")
+            if default is None:
+                assert documented_default == "not set"
+            else:
+                assert tomllib.loads(f"v = {documented_default.strip('`')}")["v"] == default
     assert table == {}
 
 
@@ -293,7 +296,7 @@ def test_schedules_are_documented_as_they_are_written() -> None:
         as_schedule(tomllib.loads(f"alpha = {row}")["alpha"])
 
 
-def test_what_may_change_on_the_way_is_documented() -> None:
+def test_settings_that_may_change_when_resuming_are_documented() -> None:
     line = next(line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("- Only "))
     assert all(f"`{key}`" in line for key in FREE)
     assert line.count("`run.") == len(FREE)

@@ -1,4 +1,4 @@
-"""Methods from the command line: chosen, refused, compared on one configuration, explained."""
+"""Methods on the command line: selected, rejected, compared on one configuration, explained."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.small_runs import cli, write_config
 
 
 def plain(path: Path, name: str, **changes: dict) -> Path:
-    """A configuration of `name` with none of DEPOSITUM's hyper-parameters."""
+    """A configuration for the method `name`, without DEPOSITUM's hyper-parameters."""
     write_config(path, algorithm={"name": name}, **changes)
     lines = [line for line in path.read_text().splitlines() if not line.startswith(("alpha =", "gamma ="))]
     path.write_text("\n".join(lines))
@@ -18,7 +18,7 @@ def plain(path: Path, name: str, **changes: dict) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("depositun", {}, "algorithm.name: 'depositun' is not an algorithm"),
         ("deepstrom", {}, "did you mean 'deepstorm'?"),
@@ -27,23 +27,23 @@ def plain(path: Path, name: str, **changes: dict) -> Path:
         ("fedmid", {"network": {"topology": "ring"}}, "network.topology: 'ring' given, but 'fedmid' has a server"),
     ],
 )
-def test_each_mistake_is_one_line(name: str, changes: dict, said: str, tmp_path: Path) -> None:
+def test_invalid_methods_are_reported_in_one_line(name: str, changes: dict, message: str, tmp_path: Path) -> None:
     result = cli("run", plain(tmp_path / "c.toml", name, **changes), "--out", tmp_path / "out")
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert len(result.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_hyper_parameter_that_the_method_does_not_have(tmp_path: Path) -> None:
+def test_an_unknown_hyper_parameter(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml", algorithm={"name": "fedmid", "gama": 0.5})
     result = cli("run", config, "--out", tmp_path / "out")
     assert result.code == 2
     assert "unknown key" in result.err
 
 
-def test_a_server_method_runs_without_one(tmp_path: Path) -> None:
-    """Its complete configuration has no network, and can be run again."""
+def test_a_server_method_runs_without_a_network(tmp_path: Path) -> None:
+    """Its complete configuration has no network section, and can be run again."""
     config = plain(tmp_path / "c.toml", "fedmid")
     assert cli("run", config, "--out", tmp_path / "out").code == 0
     written = (tmp_path / "out" / "config.toml").read_text()
@@ -55,7 +55,7 @@ METHODS = "depositum,dsgt,fedmid,extra"
 
 
 def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
-    """One table and one figure; methods share seeds, partition and initial model, and differ by what overrides say."""
+    """One table and one figure; methods share seeds, partition and initial model, and have their overrides."""
     config = write_config(
         tmp_path / "c.toml",
         network={"topology": "ring"},
@@ -81,7 +81,7 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ({"extr": {"run": {"period": 1}}}, "override.extr: is no method"),
         ({"extra": {"rnu": {"period": 1}}}, "override.extra.rnu: unknown section"),
@@ -92,17 +92,17 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
         ({"smooth": {"algorithm": {"name": "fedavg"}}}, "override.smooth.algorithm.name: unknown key"),
     ],
 )
-def test_wrong_overrides_are_refused(override: dict, said: str, tmp_path: Path) -> None:
-    """Those of methods that are not run too: they would be found when somebody at last runs them."""
+def test_invalid_overrides_are_rejected(override: dict, message: str, tmp_path: Path) -> None:
+    """Also those of methods that are not run: otherwise the error would appear only when they are."""
     config = write_config(tmp_path / "c.toml", override=override)
     result = cli("compare", config, "--methods", "depositum,extra", "--out", tmp_path / "all")
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert not (tmp_path / "all").exists()
 
 
-def test_the_command_line_has_the_last_word_of_one_run(tmp_path: Path) -> None:
-    """What is set there is what is run; of many methods, it changes the base, and each keeps its own part."""
+def test_the_command_line_takes_precedence_in_a_single_run(tmp_path: Path) -> None:
+    """With several methods, --set changes the base configuration, and each method keeps its overrides."""
     path = write_config(tmp_path / "c.toml", override={"depositum": {"run": {"steps": 3}}})
     assert load(path).run.steps == 3
     assert load(path, ["run.steps=9"]).run.steps == 9
@@ -112,14 +112,14 @@ def test_the_command_line_has_the_last_word_of_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [("--methods", "extra"), ("--set", "run.steps=3")])
-def test_options_for_a_configuration_are_refused_with_folders(option: tuple[str, str], tmp_path: Path) -> None:
-    """Left aside, they would let somebody believe the table is of what was asked."""
+def test_options_for_a_configuration_are_rejected_with_folders(option: tuple[str, str], tmp_path: Path) -> None:
+    """If they were ignored, the table would seem to show what was asked for."""
     result = cli("compare", tmp_path / "a", tmp_path / "b", *option)
     assert result.code == 2
     assert f"{option[0]}: {option[1]} given; it can only be used with CONFIG.toml, not with folders" in result.err
 
 
-def test_an_unknown_method_to_compare(tmp_path: Path) -> None:
+def test_comparing_an_unknown_method(tmp_path: Path) -> None:
     result = cli("compare", write_config(tmp_path / "c.toml"), "--methods", "depositum,fedavgg")
     assert result.code == 2
     assert "did you mean 'fedavg'?" in result.err
@@ -142,7 +142,7 @@ def test_one_method_is_explained(name: str) -> None:
     assert "=" in result.out
 
 
-def test_an_unknown_method_is_refused() -> None:
+def test_explaining_an_unknown_method() -> None:
     result = cli("methods", "depositun")
     assert result.code == 2
     assert "did you mean 'depositum'?" in result.err

@@ -21,7 +21,7 @@ COMMANDS = {
     "methods": "List the methods, with the paper's complexity table; with NAME, explain one.",
     "reproduce": "Run an experiment of the paper, and compare the results with the paper's.",
     "show": "Draw the network and the partition of a configuration.",
-    "theory": "Check Theorem 1 for CONFIG.toml: what holds, and what would make the rest hold.",
+    "theory": "Check the conditions of Theorem 1 for CONFIG.toml.",
     "data": "List the datasets, and which files are present or missing; with NAME, download one.",
 }
 _STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}

@@ -1,4 +1,4 @@
-"""What a person can get wrong: one line that names the key they wrote, exit code 2, no traceback, nothing written."""
+"""Invalid input: one line that names the key as the user wrote it, exit code 2, no traceback, nothing written."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from tests.support.small_runs import cli, files, write_config
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration beside some broken files, on a machine without data and without a network."""
+    """A configuration next to some broken files, without datasets and without network access."""
 
     def unreachable(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "there is no network in tests")
@@ -25,9 +25,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     monkeypatch.setenv("DEPOSITUM_DATA", str(tmp_path / "no data"))
     monkeypatch.chdir(tmp_path)
-    np.savez(tmp_path / "whole.npz", x=np.ones((8, 2)), y=np.arange(8) % 2)
+    np.savez(tmp_path / "complete.npz", x=np.ones((8, 2)), y=np.arange(8) % 2)
     np.savez(tmp_path / "nan.npz", x=np.array([[0.0], [1.0], [np.nan], [3.0]]), y=np.zeros(4, dtype=int))
-    content = (tmp_path / "whole.npz").read_bytes()
+    content = (tmp_path / "complete.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
     (tmp_path / "split.txt").write_text("0 1\n2 3\n")
     (tmp_path / "broken.py").write_text(
@@ -39,7 +39,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_config(tmp_path / "c.toml")
 
 
-#: What is set, the key that the error must name, and what else it must say.
+#: Settings, the key that the error must name, and a pattern for the rest of the message.
 WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     # names of keys and sections
     ("problem.clinets=3", "problem.clinets", "unknown key; it can be 'dataset', .*; did you mean 'clients'?"),
@@ -48,7 +48,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("algorithm.alhpa=0.1", "algorithm.alhpa", "unknown key; it can be 'alpha', .*; did you mean 'alpha'?"),
     ("algorithm.alpha={cosine={start=0.1, steps=3, edn=0}}", "algorithm.alpha.cosine.edn", "did you mean 'end'?"),
     ("network.topology={ring={hop=2}}", "network.topology.ring.hop", "did you mean 'hops'?"),
-    # names of things
+    # choices by name
     ("algorithm.name=depositun", "algorithm.name", "'depositun' is not an algorithm; .*did you mean 'depositum'?"),
     ("network.topology=rnig", "network.topology", "'rnig' is not a topology; .*did you mean 'ring'?"),
     ("network.mixing=metropols", "network.mixing", "'metropols' is not a mixing rule; .*did you mean 'metropolis'?"),
@@ -57,7 +57,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("problem.model=linaer", "problem.model", "'linaer' is not a model; .*did you mean 'linear'?"),
     ("problem.partition=iidd", "problem.partition", "'iidd' is not a partition; .*did you mean 'iid'?"),
     ("problem.loss=mes", "problem.loss", "'mes' is not a loss; .*did you mean 'mse'?"),
-    ("algorithm.alpha={cosin={start=0.1, steps=3}}", "algorithm.alpha", "no schedule; .*did you mean 'cosine'?"),
+    ("algorithm.alpha={cosin={start=0.1, steps=3}}", "algorithm.alpha", "is not a schedule; .*did you mean 'cosine'?"),
     ("run.dtype=float23", "run.dtype", "'float23' given; it must be 'float32' or 'float64'; did you mean 'float32'?"),
     ("problem.weighting=sample", "problem.weighting", "did you mean 'samples'?"),
     ("run.batch_size=ful", "run.batch_size", "'ful' given; it must be a whole number or 'full'; did you mean 'full'?"),
@@ -129,7 +129,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("metrics.costly_every=-1", "metrics.costly_every", "-1 given"),
     ("metrics.costly_every=7", "metrics.costly_every", "must be a multiple of run.evaluate_every"),
     ("metrics.alpha=nan", "metrics.alpha", "nan given; it must be a finite number"),
-    # what does not go together
+    # incompatible settings
     (
         ("problem.regularizer=mcp", "problem.beta=1", "algorithm.alpha=9"),
         "algorithm.alpha",
@@ -145,7 +145,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("run.precision=tf32", "run.precision", "'tf32' needs a GPU"),
     (("run.dtype=float64", "run.precision=bf16"), "run.precision", "'bf16' given with dtype float64"),
     ("problem.model=cnn", "problem.model", "'cnn' takes images"),
-    # data and models of one's own
+    # user-defined data and models
     ("problem.dataset=no.npz", "problem.dataset", "no.npz: no such file or folder"),
     ("problem.dataset=cut.npz", "problem.dataset", "cut.npz: is damaged"),
     ("problem.dataset=nan.npz", "problem.dataset", "nan.npz: x has a value that is not finite, first in row 2"),
@@ -162,26 +162,26 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
 ]
 
 
-def one_line(said: Any) -> str:
-    """The error of a command that ended as a mistake should."""
-    lines = said.err.splitlines()
-    assert said.code == 2, said
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert lines, "nothing was said"
+def one_line(result: Any) -> str:
+    """The error message of a command that failed with exit code 2 and one line."""
+    lines = result.err.splitlines()
+    assert result.code == 2, result
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    assert lines, "no error was printed"
     assert lines[-1].startswith("error: ")
     return str(lines[-1]).removeprefix("error: ")
 
 
-@pytest.mark.parametrize(("settings", "key", "said"), WRONG, ids=[str(case[0]) for case in WRONG])
-def test_wrong_setting(config: Path, settings: str | tuple[str, ...], key: str, said: str) -> None:
+@pytest.mark.parametrize(("settings", "key", "message"), WRONG, ids=[str(case[0]) for case in WRONG])
+def test_invalid_setting(config: Path, settings: str | tuple[str, ...], key: str, message: str) -> None:
     before = files(config.parent)
     given = [settings] if isinstance(settings, str) else settings
     result = cli("run", config, "--out", "run", *(part for setting in given for part in ("--set", setting)))
     error = one_line(result)
     assert error.startswith(f"{key}: ")
-    assert re.search(said.replace("?", r"\?"), error), error
-    if "mnist" not in given[0]:  # a download says beforehand that it is tried
+    assert re.search(message.replace("?", r"\?"), error), error
+    if "mnist" not in given[0]:  # a download announces itself first
         assert len(result.err.splitlines()) == 1
     assert not (config.parent / "run").exists()
     assert files(config.parent) == {**before, **{k: v for k, v in files(config.parent).items() if "pycache" in k}}
@@ -193,27 +193,27 @@ def test_a_pattern_that_matches_no_parameter(config: Path) -> None:
     assert not Path("run").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, so asking for one is no mistake")
-def test_gpu_that_is_not_there(config: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, so asking for one is allowed")
+def test_missing_gpu(config: Path) -> None:
     error = one_line(cli("run", config, "--set", "run.device=cuda", "--out", "run"))
     assert error == "run.device: 'cuda' given, but no GPU can be used here; take 'auto' or 'cpu'"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[run]\nsteps = 3\nperiod = = 2\n", "is not valid TOML: Invalid value (at line 3, column 10)"),
         ("problem = 3\n", "problem: 3 given; it must be a table"),
         ("[run]\nsteps = 3\nsteps = 4\n", "is not valid TOML: Cannot overwrite a value (at line 3"),
     ],
 )
-def test_broken_file(config: Path, text: str, said: str) -> None:
+def test_invalid_toml(config: Path, text: str, message: str) -> None:
     config.write_text(text)
-    assert said in one_line(cli("run", config, "--out", "run"))
+    assert message in one_line(cli("run", config, "--out", "run"))
     assert not Path("run").exists()
 
 
-def test_file_that_is_not_text(config: Path) -> None:
+def test_binary_file(config: Path) -> None:
     config.write_bytes(b"\xff\xfe\x00")
     assert one_line(cli("run", config, "--out", "run")).startswith(f"{config}: cannot be read")
 
@@ -222,7 +222,7 @@ def test_missing_file(config: Path) -> None:
     assert one_line(cli("run", "nowhere.toml")) == "nowhere.toml: no such file"
     assert one_line(cli("theory", "nowhere.toml")) == "nowhere.toml: no such file"
     Path("compare.png").touch()
-    Path("show.png").touch()  # figures that may not be written over matter less than what cannot be drawn
+    Path("show.png").touch()  # an existing figure is reported after a missing configuration
     assert one_line(cli("show", "nowhere.toml")) == "nowhere.toml: no such file"
     assert one_line(cli("compare", "nowhere.toml", "--out", ".")) == "nowhere.toml: no such file"
     assert one_line(cli("run", config.parent)).startswith(f"{config.parent}: cannot be read")
@@ -230,7 +230,7 @@ def test_missing_file(config: Path) -> None:
 
 
 def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What can be known from the configuration alone is said without waiting for a dataset."""
+    """Errors that the configuration alone shows do not wait for a dataset."""
     from depositum import data
 
     def load(*_: Any, **__: Any) -> Any:
@@ -238,7 +238,7 @@ def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(data, "load", load)
     for settings, key, _ in WRONG:
-        # These depend on the data itself.
+        # These depend on the data.
         if settings in (
             "problem.clients=61",
             "problem.model=cnn",
@@ -254,8 +254,8 @@ def test_errors_come_before_data_is_loaded(config: Path, monkeypatch: pytest.Mon
         assert one_line(result).startswith(f"{key}: ")
 
 
-def test_folder_problems_reach_the_command_line(config: Path) -> None:
-    """Each is one line that begins with the option; the folders' own tests are in test_runs_folders."""
+def test_invalid_run_folders(config: Path) -> None:
+    """Each is one line that starts with the option."""
     (config.parent / "file").write_text("mine")
     assert one_line(cli("run", config, "--out", "file")) == "--out file: is a file; it must be a folder"
     os.mkdir("mine")
@@ -264,7 +264,7 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("theory", "c.toml", "--smoothness", "0"), "--smoothness: 0 given; it must be a finite number > 0"),
         (("theory", "c.toml", "--variance", "nan"), "--variance: nan given; it must be a finite number ≥ 0"),
@@ -285,27 +285,27 @@ def test_folder_problems_reach_the_command_line(config: Path) -> None:
         ),
     ],
 )
-def test_other_commands(config: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_of_other_commands(config: Path, arguments: tuple[str, ...], message: str) -> None:
     before = files(config.parent)
     result = cli(*arguments)
-    assert one_line(result) == said
+    assert one_line(result) == message
     assert len(result.err.splitlines()) == 1
     assert files(config.parent) == before
 
 
 @pytest.mark.parametrize("command", ["show", "compare"])
 def test_figure_in_a_folder_without_permission(config: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """It is said before anything is read (whoever runs the tests may write everywhere, so they are told otherwise)."""
+    """It is reported before anything is read. (The tests may run as root, so that os.access is replaced.)"""
     os.mkdir("ro")
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("ro"))
     read = "c.toml" if command == "show" else "nowhere"
-    said = "--out: 'ro/x.png' cannot be written (no permission in 'ro')"
-    assert one_line(cli(command, read, "--out", "ro/x.png")) == said
+    message = "--out: 'ro/x.png' cannot be written (no permission in 'ro')"
+    assert one_line(cli(command, read, "--out", "ro/x.png")) == message
 
 
 @pytest.mark.parametrize("command", ["show", "compare"])
 def test_figure_that_cannot_be_written(config: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """What is only found out in the end is one line too, and leaves nothing that is not whole."""
+    """An error while writing is one line too, and leaves no incomplete file."""
     assert cli("run", config, "--out", "run").code == 0
     before = files(config.parent)
 
@@ -319,8 +319,8 @@ def test_figure_that_cannot_be_written(config: Path, monkeypatch: pytest.MonkeyP
     assert files(config.parent) == before
 
 
-def test_usage_errors_exit_alike(config: Path) -> None:
-    """What typer itself refuses has the same exit code, and no traceback."""
+def test_usage_errors_have_the_same_exit_code(config: Path) -> None:
+    """Errors that typer reports have the same exit code, and no traceback."""
     for arguments in (
         ("run",),
         ("run", config, "--otu", "x"),
