@@ -1,7 +1,7 @@
-"""Adapters on a language model: gradients, the loss of tokens, and one copy of the base.
+"""LoRA models: gradients, the token loss, and a single copy of the base.
 
-The models here are real ones of Hugging Face's with random weights; what they should give is computed with plain
-`transformers` and `peft`, in float64 where the architecture computes in it (Qwen2 takes its norms in float32).
+The models are Hugging Face's with random weights. Expected values are computed with plain `transformers` and `peft`, in
+float64 if the architecture supports it (Qwen2 computes its norms in float32).
 """
 
 import math
@@ -39,7 +39,7 @@ def config(bases: dict[str, Path], lines: Path, tmp_path: Path) -> Path:
 
 
 def reference(base: Path, architecture: str, row: torch.Tensor, layout: Layout, dtype: torch.dtype) -> Any:
-    """Plain peft: the base in some dtype with one row's adapters."""
+    """Plain peft: the base in a dtype, with the adapters of one row."""
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     adapted = get_peft_model(
         plain, LoraConfig(r=2, lora_alpha=16, target_modules=ADAPTED[architecture], task_type="CAUSAL_LM")
@@ -52,15 +52,15 @@ def reference(base: Path, architecture: str, row: torch.Tensor, layout: Layout, 
 
 
 def token_sums(model: Any, batch: list[dict[str, str]], length: int) -> tuple[torch.Tensor, int]:
-    """The summed loss of the responses' tokens, by hand, each sequence on its own without padding; and their number."""
+    """The summed loss of the response tokens, computed sequence by sequence without padding, and their number."""
     tokenizer = make_tokenizer()
     total, count = torch.zeros((), dtype=torch.float64), 0
     for line in batch:
         prompt = tokenizer.encode(InstructionRecord(**line).prompt())
         ids = [*prompt, *tokenizer.encode(line["response"]), tokenizer.eos_token_id][:length]
         scores = model(input_ids=torch.tensor([ids])).logits[0]
-        for place in range(len(prompt), len(ids)):
-            total = total - F.log_softmax(scores[place - 1].double(), 0)[ids[place]]
+        for position in range(len(prompt), len(ids)):
+            total = total - F.log_softmax(scores[position - 1].double(), 0)[ids[position]]
             count += 1
     return total, count
 
@@ -70,12 +70,12 @@ def token_sums(model: Any, batch: list[dict[str, str]], length: int) -> tuple[to
 
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 @pytest.mark.parametrize(("architecture", "tolerance"), [("gpt2", 1e-12), ("qwen2", 1e-5)])
-def test_gradients_are_peft_s(
+def test_gradients_equal_those_of_peft(
     bases: dict[str, Path], lines: Path, tmp_path: Path, architecture: str, tolerance: float, backend: str
 ) -> None:
-    """A mini-batch's gradient is that of the mean over its response tokens, of one client's adapters and no other's.
+    """The gradient of a mini-batch is that of the mean over its response tokens, for one client's adapters.
 
-    Breaks if rows are mixed up, the prompt or the padding is learnt, or a mean is over samples and not over tokens.
+    Fails if rows are mixed up, the prompt or the padding is learnt, or a mean is over samples instead of tokens.
     """
     path = write_config(
         tmp_path / "c.toml",
@@ -93,8 +93,11 @@ def test_gradients_are_peft_s(
     full = oracle.full_grad(x)
     for i in range(3):
         model = reference(bases[architecture], architecture, x[i], problem.layout, torch.float64)
-        for ours, places in ((gradients[i], batch.indices[i].tolist()), (full[i], problem.trials[0].parts[i].tolist())):
-            total, count = token_sums(model, [records(40)[place] for place in places], 64)
+        for ours, indices in (
+            (gradients[i], batch.indices[i].tolist()),
+            (full[i], problem.trials[0].parts[i].tolist()),
+        ):
+            total, count = token_sums(model, [records(40)[index] for index in indices], 64)
             named = {f"adapted.{k}": p for k, p in model.named_parameters() if p.requires_grad}
             theirs = problem.layout.row(
                 dict(zip(named, torch.autograd.grad(total / count, [*named.values()]), strict=True))
@@ -102,8 +105,8 @@ def test_gradients_are_peft_s(
             assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
-def test_rows_at_once_and_one_after_another(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Training, losses and accuracies agree whichever way gradients are made, for several seeds at once."""
+def test_all_backends_agree(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """Training, losses and accuracies do not depend on how gradients are computed, for several seeds at once."""
     states, measured = [], []
     for backend in ("vmap", "loop"):
         path = write_config(
@@ -126,7 +129,7 @@ def test_rows_at_once_and_one_after_another(bases: dict[str, Path], lines: Path,
 
 
 def test_an_iteration_can_be_traced(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Nothing in the model asks for values, so an iteration can be captured and compiled; traced, it is the same."""
+    """The model inspects no values, so an iteration can be captured and compiled; its trace gives the same state."""
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"backend": "vmap"})
     simulator = build_simulator(load(path))
     simulator.start()
@@ -141,8 +144,8 @@ def test_an_iteration_can_be_traced(bases: dict[str, Path], lines: Path, tmp_pat
         assert torch.allclose(ours, getattr(simulator.state, name), atol=1e-6)
 
 
-def test_a_model_that_reorders_tokens_is_refused() -> None:
-    """Folded rows lie in order; a layer that is given anything else cannot know whose tokens they are."""
+def test_reordered_tokens_are_rejected() -> None:
+    """Folded rows are in order; for any other inputs, a layer cannot know to which row tokens belong."""
     layer = RowLinear(4, 2, bias=False)
     layer.folded = FoldedShape()
     layer.folded.shape = (6, 5)
@@ -156,11 +159,11 @@ def test_a_model_that_reorders_tokens_is_refused() -> None:
             torch.func.functional_call(layer, {"weight": stacked}, (wrong,))
 
 
-# The loss of tokens
+# The token loss
 
 
-def test_the_loss_of_tokens_by_hand() -> None:
-    """Two sequences over three tokens: sums of -log softmax where a target is, counts of those, and right answers."""
+def test_token_loss_matches_its_formula() -> None:
+    """Two sequences over three tokens: sums of -log softmax over the targets, their number, and correct answers."""
     loss = as_loss("tokens")
     outputs = torch.tensor([[[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]], [[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]])
     targets = torch.tensor([[IGNORED, 0], [1, 2]])
@@ -173,7 +176,7 @@ def test_the_loss_of_tokens_by_hand() -> None:
 
 
 def test_measures_are_means_over_tokens(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Train and test loss, accuracy and perplexity of x_0 are those of the plain base, every token counting alike."""
+    """Losses, accuracy and perplexity of x_0 are those of the plain base, with the same weight for every token."""
     path = write_config(
         tmp_path / "c.toml", bases["gpt2"], {"file": str(lines)}, problem=with_model(bases["gpt2"], "gpt2")
     )
@@ -195,18 +198,18 @@ def test_measures_are_means_over_tokens(bases: dict[str, Path], lines: Path, tmp
     loss, accuracy = oracle.evaluate(start, {}, "test")
     assert float(loss) == pytest.approx(float(total) / count, rel=1e-6)
     assert 0 <= float(accuracy) <= 1
-    f = sum(float(t) / c for t, c in clients) / 3  # each client is the mean over its own tokens, and all count alike
+    f = sum(float(t) / c for t, c in clients) / 3  # all clients have the same weight
     assert float(oracle.evaluate(start, {}, "train")[0]) == pytest.approx(f, rel=1e-6)
     measured = oracle.evaluate_test(start, {})
-    # What processes measure are shares, which must add up to the whole's, of a category too.
+    # Processes measure shares of the test data, which must add up to the total, in every category too.
     halves = [oracle.evaluate_test(start, {}, (first, 2)) for first in (0, 1)]
     for key, value in measured.items():
         assert torch.allclose(halves[0][key] + halves[1][key], value)
-    said = with_perplexities(measured, problem)
-    assert said["perplexity:overall"] == pytest.approx(math.exp(float(total) / count), rel=1e-6)
+    found = with_perplexities(measured, problem)
+    assert found["perplexity:overall"] == pytest.approx(math.exp(float(total) / count), rel=1e-6)
     for kind, (t, c) in kinds.items():
-        assert said[f"perplexity:{kind}"] == pytest.approx(math.exp(float(t) / c), rel=1e-6)
-    assert set(said) == {"test_loss", "test_accuracy", *(f"perplexity:{kind}" for kind in ("overall", *kinds))}
+        assert found[f"perplexity:{kind}"] == pytest.approx(math.exp(float(t) / c), rel=1e-6)
+    assert set(found) == {"test_loss", "test_accuracy", *(f"perplexity:{kind}" for kind in ("overall", *kinds))}
 
 
 def _all_inputs(lines: Path, base: Path) -> torch.Tensor:
@@ -220,14 +223,15 @@ def _all_inputs(lines: Path, base: Path) -> torch.Tensor:
 
 
 def storages(*modules: torch.nn.Module) -> dict[int, int]:
-    """The frozen weights that modules hold: each piece of memory, and its bytes."""
+    """The memory of the frozen weights of modules: the address and the size in bytes of each storage."""
     found = [p for module in modules for p in module.parameters() if not p.requires_grad]
     return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in found}
 
 
-def test_constants_are_of_means_over_tokens(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """L and σ², as `depositum theory` asks for them: attention must be differentiated twice, and tokens, not texts, be
-    counted. L against differences of full gradients, σ² against mini-batch gradients of one text.
+def test_constants_are_those_of_means_over_tokens(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """L and σ², as measured by `depositum theory`, against differences of full gradients and gradients of single texts.
+
+    Attention must be differentiated twice, and tokens instead of texts be counted.
     """
     table = {"run": {"dtype": "float64", "batch_size": 1}, "problem": with_model(bases["gpt2"], "gpt2", rank=1)}
     config = load(write_config(tmp_path / "c.toml", bases["gpt2"], {"file": str(lines)}, **table))
@@ -244,27 +248,27 @@ def test_constants_are_of_means_over_tokens(bases: dict[str, Path], lines: Path,
 
 
 def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Two seeds of three clients, the problem, the oracle and what is left after a divergence share one base."""
+    """Two seeds of three clients, the problem, the oracle and the simulator of a remaining seed share one base."""
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"seeds": [0, 1]})
     simulator = build_simulator(load(path))
     simulator.start()
     smaller = simulator.restricted_to([1])
     problem = simulator.problem
-    held = [problem.model, simulator.oracle.model.model, smaller.oracle.model.model]
-    held += [problem.averaged_model(simulator.state.x[0], {}), simulator.oracle.model.vmap_model]
+    modules = [problem.model, simulator.oracle.model.model, smaller.oracle.model.model]
+    modules += [problem.averaged_model(simulator.state.x[0], {}), simulator.oracle.model.vmap_model]
     plain = AutoModelForCausalLM.from_pretrained(bases["qwen2"])
     once = sum(p.numel() * p.element_size() for p in plain.parameters())
-    assert sum(storages(*held).values()) == once
+    assert sum(storages(*modules).values()) == once
     assert simulator.state.x.shape == (6, problem.layout.size)
     assert problem.layout.size == 2 * (2 * 16 + 2 * 16 + 2 * 16 + 2 * 8)  # two layers: A and B of q, A and B of v
     assert not simulator.oracle.buffers
-    # In another dtype there is one more, whatever the number of clients.
+    # In another dtype there is one more copy, for any number of clients.
     double = Oracle(problem, 2, dtype=torch.float64, precision="float64")
     assert sum(storages(double.model.model).values()) == 2 * once
 
 
-def test_the_base_in_bfloat16(bases: dict[str, Path], config: Path) -> None:
-    """Only the base is halved: adapters, what is trained and the angles of rotary positions stay in float32."""
+def test_only_the_base_is_in_bfloat16(bases: dict[str, Path], config: Path) -> None:
+    """Adapters, the state and the angles of rotary positions stay in float32."""
     problem = build_problem(load(config))
     oracle = Oracle(problem, 2, precision="bf16")
     model = oracle.model.model
@@ -280,8 +284,8 @@ def test_the_base_in_bfloat16(bases: dict[str, Path], config: Path) -> None:
     assert (ours - theirs).norm() <= 0.05 * theirs.norm()
 
 
-def test_the_start_depends_on_the_seed_alone(bases: dict[str, Path]) -> None:
-    """Whether the base had to be read or was there, and whatever torch's generator did: B is 0, A the seed's."""
+def test_the_start_depends_on_the_seed_only(bases: dict[str, Path]) -> None:
+    """B is 0 and A is drawn from the seed, whether or not the base was cached, whatever torch's generator drew."""
     spec = {"lora": {"base": str(bases["qwen2"]), "rank": 2}}
     load_base.cache_clear()
     rows = []

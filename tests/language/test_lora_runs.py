@@ -1,4 +1,4 @@
-"""Runs of a language model: all methods, what is saved and taken up again, and what is refused."""
+"""Runs of a language model: all methods, exported adapters, resumption, and invalid settings."""
 
 import copy
 import csv
@@ -49,10 +49,10 @@ def config(bases: dict[str, Path], lines: Path, tmp_path: Path) -> Path:
         ("dsgt", {}),
     ],
 )
-def test_all_methods_of_the_table(
+def test_methods_of_the_paper_s_table(
     bases: dict[str, Path], lines: Path, tmp_path: Path, method: str, settings: dict[str, Any]
 ) -> None:
-    """Each trains on the tiny model, with MCP or without h, and leaves an adapter and its perplexities."""
+    """Each trains the tiny model, with MCP or without h, and writes an adapter and its perplexities."""
     smooth = {"regularizer": "zero", "beta": 0.0} if method in ("gut", "d-psgd", "dsgt") else {}
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, problem=smooth)
     text = path.read_text().replace('name = "depositum"\nalpha = 0.2\ngamma = 0.5', f'name = "{method}"')
@@ -90,9 +90,10 @@ print(math.exp(total / count))
 """
 
 
-def test_the_adapter_in_a_fresh_process(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """What is saved is what was trained: merged by plain peft, where nothing of this package is, it has the perplexity
-    that the run reported, and that is not the base's.
+def test_plain_peft_reproduces_the_reported_perplexity(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """The exported adapter, merged by plain peft in another process, has the perplexity that the run reported.
+
+    It is not the perplexity of the base.
     """
     tested = write_lines(
         tmp_path / "test.jsonl", [{k: r[k] for k in ("instruction", "response")} for r in records(12, 50)]
@@ -112,8 +113,8 @@ def test_the_adapter_in_a_fresh_process(bases: dict[str, Path], lines: Path, tmp
         str(tested),
         template,
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert float(said.stdout) == pytest.approx(after, rel=1e-4)
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert float(result.stdout) == pytest.approx(after, rel=1e-4)
     assert abs(before - after) > 1e-3 * before
     card = (tmp_path / "out" / "adapter" / "README.md").read_text()
     assert f"{after:.4f}" in card
@@ -121,8 +122,8 @@ def test_the_adapter_in_a_fresh_process(bases: dict[str, Path], lines: Path, tmp
     assert "gamma = 0.5" in card
 
 
-def test_adapters_of_clients_and_seeds(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Asked for, each client's own adapter is there, and their mean is the averaged one; each seed has a folder."""
+def test_adapters_of_clients_and_seeds_are_exported(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """With `client_adapters`, the mean of the clients' adapters is the averaged one; each seed has a folder."""
     path = write_config(
         tmp_path / "c.toml",
         bases["qwen2"],
@@ -150,8 +151,8 @@ def test_adapters_of_clients_and_seeds(bases: dict[str, Path], lines: Path, tmp_
         ]
 
 
-def test_killed_and_taken_up_again(config: Path, tmp_path: Path) -> None:
-    """A run that is killed, and one that is extended, end in the same bytes as one that never stopped."""
+def test_resumed_and_extended_runs_end_in_the_same_bytes(config: Path, tmp_path: Path) -> None:
+    """As a run that was never interrupted."""
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KilledAt(5))
@@ -165,11 +166,11 @@ def test_killed_and_taken_up_again(config: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "whole" / "model.safetensors").exists()
 
 
-# What is refused
+# Invalid settings
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "said"),
+    ("changes", "key", "message"),
     [
         ({"base": "nowhere/at/all/model"}, "problem.model.lora.base", "there is no such folder or file"),
         ({"base": "missing.gguf"}, "problem.model.lora.base", "there is no such file"),
@@ -186,10 +187,10 @@ def test_killed_and_taken_up_again(config: Path, tmp_path: Path) -> None:
         ({"tokenizer": "EMPTY"}, "problem.model.lora.tokenizer", "has no config.json"),
     ],
 )
-def test_bad_settings(
-    bases: dict[str, Path], lines: Path, tmp_path: Path, changes: dict[str, Any], key: str, said: str
+def test_invalid_settings_are_rejected(
+    bases: dict[str, Path], lines: Path, tmp_path: Path, changes: dict[str, Any], key: str, message: str
 ) -> None:
-    """Each is refused in one line, by its key, and nothing is written."""
+    """The error is one line and names the key, and nothing is written."""
     (tmp_path / "empty").mkdir()
     changes = {k: str(tmp_path / "empty") if v == "EMPTY" else v for k, v in changes.items()}
     model = {"lora": {"base": str(bases["qwen2"]), "rank": 2, **changes}}
@@ -197,13 +198,13 @@ def test_bad_settings(
     with pytest.raises(ConfigError) as caught:
         train(path, tmp_path / "out")
     assert caught.value.key == key
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("problem", "key", "said"),
+    ("problem", "key", "message"),
     [
         ({"dataset": "digits"}, "problem.dataset", "'lora' needs text"),
         ({"model": "linear"}, "problem.model", "the dataset is text"),
@@ -211,17 +212,19 @@ def test_bad_settings(
         ({"holdout": 0.1}, "problem.holdout", "evaluate = 'validation'"),
     ],
 )
-def test_texts_and_models_that_do_not_fit(config: Path, problem: dict[str, Any], key: str, said: str) -> None:
-    """Found before anything is loaded."""
+def test_text_and_language_models_need_each_other(
+    config: Path, problem: dict[str, Any], key: str, message: str
+) -> None:
+    """Other combinations are rejected before anything is loaded."""
     table = load(config).complete()
     table["problem"] |= problem
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         Config.model_validate(table).check()
     assert caught.value.key == key
 
 
-def test_the_documented_python(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of docs/language-models.md, with a small base: they train, and plain peft reads what they leave."""
+def test_the_documented_python_code(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of docs/language-models.md, with a small base: it trains, and plain peft reads the adapter."""
     monkeypatch.chdir(tmp_path)
     for name, first in (("0", 0), ("1", 20), ("test", 40)):
         write_lines(tmp_path / "data" / f"{name}.jsonl", records(8, first))
@@ -239,24 +242,24 @@ def test_the_documented_python(bases: dict[str, Path], tmp_path: Path, monkeypat
     assert float(loss) == pytest.approx(last.test_loss, rel=1e-4)
 
 
-def test_texts_longer_than_the_base_reads(config: Path, bases: dict[str, Path], tmp_path: Path) -> None:
-    """Said with both numbers, before any of them is trained on; a large max_length of short texts is no mistake."""
+def test_texts_longer_than_the_context_are_rejected(config: Path, bases: dict[str, Path], tmp_path: Path) -> None:
+    """The error has both lengths; a large max_length of short texts is allowed."""
     long = write_lines(tmp_path / "long.jsonl", [{**record, "response": "yes " * 90} for record in records(30)])
     for file, code in ((str(long), 2), (None, 0)):
         own = {"max_length": 2000, **({"file": file} if file else {})}
         changes = [f"--set=problem.dataset.instructions.{key}={value}" for key, value in own.items()]
-        said = cli("run", str(config), "--out", str(tmp_path / f"out{code}"), *changes)
-        assert said.code == code, said
+        result = cli("run", str(config), "--out", str(tmp_path / f"out{code}"), *changes)
+        assert result.code == code, result
         if code:
-            reading, error = said.err.splitlines()
+            reading, error = result.err.splitlines()
             assert reading == "reading the language model and its texts"
             assert re.match(
                 r"error: problem.dataset: texts have up to \d+ tokens, but the context of the base is 256;", error
             )
 
 
-def test_a_context_that_is_no_multiple(lines: Path, tmp_path: Path) -> None:
-    """Breaks if what texts are filled up with reaches beyond what the base reads: learnt positions end there."""
+def test_padding_beyond_the_context_is_removed(lines: Path, tmp_path: Path) -> None:
+    """A context that is not a multiple of the alignment: texts that fit are accepted."""
     config = GPT2Config(vocab_size=264, n_positions=44, n_embd=16, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "short")
     make_tokenizer().save_pretrained(tmp_path / "short")
@@ -268,8 +271,8 @@ def test_a_context_that_is_no_multiple(lines: Path, tmp_path: Path) -> None:
     assert train(path, tmp_path / "out")[0].finished
 
 
-def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """Tokens that the base does not know would read memory that is not there."""
+def test_a_tokenizer_of_another_model_is_rejected(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """Tokens that the base does not have would be read beyond the end of its embedding."""
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([f"<{i}>" for i in range(20)])
     tokenizer.save_pretrained(tmp_path / "other")
@@ -280,22 +283,22 @@ def test_a_tokenizer_of_another_model(bases: dict[str, Path], lines: Path, tmp_p
         build_problem(load(path))
 
 
-class Refused(HfHubHTTPError):
-    """An answer of the hub, but no model."""
+class NotFound(HfHubHTTPError):
+    """The hub answers, but does not have the model."""
 
     def __init__(self) -> None:
         Exception.__init__(self, "404")
 
 
 @pytest.mark.parametrize(
-    ("raised", "offline"), [(None, False), (Refused(), False), (ConnectionError("no route"), True)]
+    ("raised", "offline"), [(None, False), (NotFound(), False), (ConnectionError("no route"), True)]
 )
-def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, raised: Exception | None, offline: bool) -> None:
-    """Out of reach, it is not asked again and again: what was fetched before is used, or the reason said at once."""
-    asked, read = [], []
+def test_the_hub_is_requested_once(monkeypatch: pytest.MonkeyPatch, raised: Exception | None, offline: bool) -> None:
+    """If it cannot be reached there are no retries: the cached model is used, or the error is raised at once."""
+    requested, read = [], []
 
     def model_info(self: HfApi, name: str, timeout: float) -> None:
-        asked.append(name)
+        requested.append(name)
         if raised is not None:
             raise raised
 
@@ -308,15 +311,17 @@ def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, raised: Exceptio
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
     assert pretrained.from_pretrained("AutoTokenizer", "some/model", "key") == "a tokenizer"
-    why = "the Hugging Face hub cannot be reached, and it was not downloaded before" if offline else "We cannot find it"
-    with pytest.raises(ConfigError, match=f"key: 'some/model' cannot be read: {why}"):
+    reason = (
+        "the Hugging Face hub cannot be reached, and it was not downloaded before" if offline else "We cannot find it"
+    )
+    with pytest.raises(ConfigError, match=f"key: 'some/model' cannot be read: {reason}"):
         pretrained.from_pretrained("AutoTokenizer", "some/model", "key")
     assert read == [{"local_files_only": True} if offline else {}] * 2
-    assert asked == ["some/model"] * 2
+    assert requested == ["some/model"] * 2
 
 
 def test_a_pickle_is_never_loaded(bases: dict[str, Path], tmp_path: Path) -> None:
-    """A base whose weights are a pickle could run any code while it is read."""
+    """A base whose weights are a pickle could execute any code when it is read."""
     base = tmp_path / "base"
     shutil.copytree(bases["qwen2"], base)
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
@@ -325,8 +330,8 @@ def test_a_pickle_is_never_loaded(bases: dict[str, Path], tmp_path: Path) -> Non
         pretrained.load_base(str(base), "problem.model.lora.base")
 
 
-def test_libraries_that_are_not_installed(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install is said, by name."""
+def test_missing_libraries_are_reported(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
     found = pretrained.importlib.util.find_spec
     monkeypatch.setattr(
         pretrained.importlib.util,
@@ -337,8 +342,8 @@ def test_libraries_that_are_not_installed(config: Path, monkeypatch: pytest.Monk
         load(config)
 
 
-def test_weights_that_are_missing(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
-    """A base whose file lacks a layer would be filled up with random numbers."""
+def test_a_base_with_missing_weights_is_rejected(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
+    """The library would initialise them at random."""
     from safetensors.torch import save_file
 
     plain = AutoModelForCausalLM.from_pretrained(bases["qwen2"])
@@ -353,7 +358,7 @@ def test_weights_that_are_missing(bases: dict[str, Path], lines: Path, tmp_path:
         build_problem(load(path))
 
 
-def test_a_bad_line_stops_a_run_before_work(bases: dict[str, Path], tmp_path: Path) -> None:
+def test_an_invalid_line_stops_a_run_before_work(bases: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text('{"instruction": "a", "response": "b"}\n[1]\n')
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": "mine.jsonl"})
     with pytest.raises(DataError, match=r"problem\.dataset: .*mine\.jsonl, line 2: is a list"):
@@ -362,7 +367,7 @@ def test_a_bad_line_stops_a_run_before_work(bases: dict[str, Path], tmp_path: Pa
 
 
 def test_the_model_can_be_copied(bases: dict[str, Path]) -> None:
-    """A copy computes the same, and shares no adapter with its original."""
+    """A copy computes the same scores, and shares no adapter with the original."""
     model = models.build({"lora": {"base": str(bases["qwen2"])}}, (63,), 1, 0)
     assert isinstance(model, LoraModel)
     other = copy.deepcopy(model)
@@ -375,17 +380,17 @@ def test_the_model_can_be_copied(bases: dict[str, Path]) -> None:
     assert not torch.equal(model(ids), other(ids))
 
 
-# A real model
+# A pretrained model
 
 
-def test_a_real_model_learns(tmp_path: Path) -> None:
-    """Real weights where they are at hand: read aright they know their language, and training makes them better at it.
+def test_a_pretrained_model_learns(tmp_path: Path) -> None:
+    """A pretrained model, if one is given, has a low perplexity, and training decreases it.
 
-    Breaks if weights are read in a wrong order, positions are shifted by one, or the step goes uphill.
+    Fails if weights are read in the wrong order, positions are shifted by one, or a step increases the loss.
     """
     folder = os.environ.get("DEPOSITUM_LANGUAGE_MODEL")
     if not folder:
-        pytest.skip("DEPOSITUM_LANGUAGE_MODEL names no folder with a pretrained model of children's stories")
+        pytest.skip("DEPOSITUM_LANGUAGE_MODEL is not set to the folder of a pretrained model of children's stories")
     start = "Once upon a time there was a little {}. The little {} liked to play in the park with"
     lines = [
         {"instruction": start.format(name, name), "response": f"her friends. One day, the {name} saw a big tree."}

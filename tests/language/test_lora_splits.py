@@ -1,4 +1,4 @@
-"""Seeds with splits of their own, side by side in one run: as good as runs of one split each."""
+"""Seeds with their own splits in one run, compared with one run per split."""
 
 import csv
 from pathlib import Path
@@ -35,10 +35,10 @@ def rows(folder: Path, name: str, seed: int) -> list[dict[str, float]]:
     return [{k: float(v) for k, v in row.items() if v and k != "seconds"} for row in table]
 
 
-def test_seeds_with_their_own_splits_are_runs_of_one_split_each(base: Path, lines: Path, tmp_path: Path) -> None:
-    """Measures, perplexities and adapters are those of each seed alone with `split_seed` set to it.
+def test_seeds_with_their_own_splits_equal_one_run_per_split(base: Path, lines: Path, tmp_path: Path) -> None:
+    """Measures, perplexities and adapters are those of a run of the seed with `split_seed` set to it.
 
-    Breaks if a seed trains on another's samples, or is measured on them.
+    Fails if a seed is trained or evaluated on another's samples.
     """
     together = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [0, 5]})
     train(together, tmp_path / "out")
@@ -83,12 +83,12 @@ def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp
         assert cards[0] == cards[1]
 
 
-def test_splits_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:
-    """Processes measure their shares of a seed's own test data, and add up to what a simulator measures."""
+def test_splits_of_seeds_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:
+    """Processes evaluate shares of a seed's test data, which add up to the simulator's measures."""
     path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [3]})
     train(path, tmp_path / "simulated")
-    said = launch(run, 3, str(path), "--out", str(tmp_path / "together"))
-    assert [one.code for one in said] == [0, 0, 0], said
+    results = launch(run, 3, str(path), "--out", str(tmp_path / "together"))
+    assert [one.code for one in results] == [0, 0, 0], results
     for name in ("history.csv", "perplexity.csv"):
         ours, theirs = (rows(tmp_path / how, name, 3) for how in ("together", "simulated"))
         for one, other in zip(ours, theirs, strict=True):
@@ -96,7 +96,7 @@ def test_splits_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:
             assert {k: one[k] for k in common} == pytest.approx({k: other[k] for k in common}, rel=1e-4, abs=1e-7)
 
 
-def test_show_counts_the_first_seed_s_samples(base: Path, lines: Path, tmp_path: Path) -> None:
+def test_show_counts_the_samples_of_the_first_seed(base: Path, lines: Path, tmp_path: Path) -> None:
     path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [3]})
-    said = cli("show", str(path), "--out", str(tmp_path / "show.png"))
-    assert "samples per client: 16 to 16, 48 in all" in said.out
+    results = cli("show", str(path), "--out", str(tmp_path / "show.png"))
+    assert "samples per client: 16 to 16, 48 in all" in results.out

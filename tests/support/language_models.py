@@ -1,4 +1,4 @@
-"""Language models small enough to be tested by the dozen: random weights, byte-level tokens, made-up instructions."""
+"""Tiny language models for tests: random weights, byte-level tokens, synthetic instructions."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,12 @@ from tests.support.small_runs import Said, cli
 
 END = "<end>"
 KINDS = ("arithmetic", "spelling", "naming")
-#: Architectures, and the layers of theirs that have adapters.
+#: Architectures, and their layers that have adapters.
 ADAPTED = {"qwen2": ["q_proj", "v_proj"], "gpt2": ["c_attn", "c_fc"]}
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, and one that ends a text."""
+    """One token per byte, and an end-of-text token."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: i for i, letter in enumerate([END, *letters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -29,7 +29,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_base(folder: Path, architecture: str = "qwen2", dtype: torch.dtype = torch.float32) -> Path:
-    """A model with its tokenizer, as `save_pretrained` leaves them: 9,664 parameters (qwen2), the same each time."""
+    """Write a model and its tokenizer with `save_pretrained`: 9,664 parameters (qwen2), always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         if architecture == "qwen2":
@@ -47,7 +47,7 @@ def make_base(folder: Path, architecture: str = "qwen2", dtype: torch.dtype = to
             )
         else:
             model = GPT2LMHeadModel(GPT2Config(vocab_size=264, n_positions=256, n_embd=16, n_layer=2, n_head=2))
-        # Of a fresh model all scores are nearly equal, and its gradients nearly 0.
+        # The scores of an untrained model are nearly equal, and its gradients nearly 0.
         for parameter in model.parameters():
             parameter.data += 0.2 * torch.randn_like(parameter)
     model.to(dtype).save_pretrained(folder)
@@ -56,7 +56,7 @@ def make_base(folder: Path, architecture: str = "qwen2", dtype: torch.dtype = to
 
 
 def records(count: int, first: int = 0) -> list[dict[str, str]]:
-    """Instructions of three kinds in turn; the first of them has a context."""
+    """Instructions of three alternating categories; those of the first have a context."""
     out = []
     for i in range(first, first + count):
         kind = KINDS[i % len(KINDS)]
@@ -73,12 +73,12 @@ def write_lines(path: Path, lines: list[Any]) -> Path:
 
 
 def with_model(base: Path, architecture: str, **more: Any) -> dict[str, Any]:
-    """What a configuration's problem says of a base."""
+    """The `problem` section's model for a base."""
     return {"model": {"lora": {"base": str(base), "rank": 2, "targets": ADAPTED[architecture], **more}}}
 
 
 def write_config(path: Path, base: Path, dataset: dict[str, Any], **changes: dict[str, Any]) -> Path:
-    """A run of three clients on texts of at most 64 tokens."""
+    """A configuration of three clients with texts of at most 64 tokens."""
     table: dict[str, dict[str, Any]] = {
         "problem": {
             "dataset": {"instructions": {"max_length": 64, **dataset}},
@@ -99,8 +99,8 @@ def write_config(path: Path, base: Path, dataset: dict[str, Any], **changes: dic
     return path
 
 
-def run_with_another_base(arguments: list[str], change: float) -> Said:
-    """`depositum run`, where one weight of the base is another than in its file."""
+def run_with_changed_base(arguments: list[str], change: float) -> Said:
+    """`depositum run` with one weight of the base changed by `change`."""
     plain = FrozenBase.__init__
 
     def changed(self: FrozenBase, name: str, model: Any) -> None:

@@ -14,7 +14,7 @@ from depositum.data.loading import (
     for_one_file,
     load,
     needs_tokenizer,
-    test_path,
+    explicit_test_file,
 )
 from depositum.data.partitions import PARTITIONS, draw_partition, heterogeneity, partition
 from depositum.data.user_arrays import check_labels, from_clients, observed_labels, with_integer_labels
@@ -46,7 +46,7 @@ __all__ = [
     "partition",
     "shared_test_file",
     "status",
-    "test_path",
+    "explicit_test_file",
     "warn_about_unused_file",
     "with_integer_labels",
 ]

@@ -74,7 +74,7 @@ def for_one_file(spec: Spec, file: str) -> str | dict[str, Any]:
     return {name: {**{k: v for k, v in arguments.items() if k not in others}, data: [file]}}
 
 
-def test_path(spec: Spec) -> str | None:
+def explicit_test_file(spec: Spec) -> str | None:
     """The test data's path that the user gave as an argument of the dataset."""
     arguments = _file_arguments(spec) or {}
     return next((arguments[name] for name in _path_arguments(spec)[1:] if arguments.get(name)), None)

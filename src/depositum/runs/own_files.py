@@ -66,7 +66,7 @@ def build_own_problem(config: Config, group: Group, held: range, base: Path | No
 
 def _test_file(config: Config, pattern: Path) -> str | Path | None:
     """The test data: of texts the file that is named, else the one beside the clients'."""
-    return data.test_path(config.problem.dataset) or data.shared_test_file(pattern)
+    return data.explicit_test_file(config.problem.dataset) or data.shared_test_file(pattern)
 
 
 def _load(config: Config, file: str, base: Path | None) -> Dataset:
