@@ -11,10 +11,10 @@ from depositum.data.loading import (
     arguments_without_paths,
     check,
     client_pattern,
+    explicit_test_file,
     for_one_file,
     load,
     needs_tokenizer,
-    explicit_test_file,
 )
 from depositum.data.partitions import PARTITIONS, draw_partition, heterogeneity, partition
 from depositum.data.user_arrays import check_labels, from_clients, observed_labels, with_integer_labels
@@ -35,6 +35,7 @@ __all__ = [
     "client_pattern",
     "data_folder",
     "draw_partition",
+    "explicit_test_file",
     "fetch",
     "for_one_file",
     "from_clients",
@@ -46,7 +47,6 @@ __all__ = [
     "partition",
     "shared_test_file",
     "status",
-    "explicit_test_file",
     "warn_about_unused_file",
     "with_integer_labels",
 ]
