@@ -173,9 +173,8 @@ def main() -> None:
     steps = CAPTURE_LENGTH * math.ceil(options.steps / CAPTURE_LENGTH)
     precision = options.precision or ("bf16" if device.type == "cuda" else "float32")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(
-        f"{device.type} ({name}), torch {torch.__version__}, {precision}, batch {options.batch}, length {options.length}"
-    )
+    sizes = f"batch {options.batch}, length {options.length}"
+    print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, {sizes}")
     with tempfile.TemporaryDirectory() as folder:
         base = options.base or random_base(Path(folder) / "base", "tiny" if options.tiny else "0.5B")
         for clients in options.clients:

@@ -277,12 +277,12 @@ def line(case: dict[str, Any]) -> str:
 
 def throughput_of_batched_seeds(cases: list[dict[str, Any]]) -> list[str]:
     """The throughput of several seeds in one batch, relative to consecutive runs."""
-    alone = {(c["model"], c["clients"]): c["engine"]["ms"] for c in cases if c["seeds"] == 1 and c.get("engine")}
+    single = {(c["model"], c["clients"]): c["engine"]["ms"] for c in cases if c["seeds"] == 1 and c.get("engine")}
     return [
         f"{c['model']}, {c['clients']} clients: {c['seeds']} seeds in one batch have "
-        f"{c['seeds'] * alone[key] / c['engine']['ms']:.2f} times the throughput of consecutive runs"
+        f"{c['seeds'] * single[key] / c['engine']['ms']:.2f} times the throughput of consecutive runs"
         for c in cases
-        if c["seeds"] > 1 and c.get("engine") and (key := (c["model"], c["clients"])) in alone
+        if c["seeds"] > 1 and c.get("engine") and (key := (c["model"], c["clients"])) in single
     ]
 
 

@@ -74,7 +74,7 @@ def test_losses_are_found_by_name():
         F.cross_entropy,
         partial(F.cross_entropy, reduction="sum"),
         lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none"),
-        Loss("own", as_loss("cross-entropy").per_sample),
+        Loss("user-defined", as_loss("cross-entropy").per_sample),
     ],
 )
 def test_user_defined_cross_entropy_has_one_value_per_sample(loss):

@@ -220,7 +220,7 @@ class Oracle:
     ) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of models `[S·k, d]` (k per trial) on the training or test data, each `[S·k]` in float64.
 
-        The training loss is f, weighted as the problem says; the training accuracy is that over all of `train`.
+        The training loss is f, with the weighting of the problem; the training accuracy is that over all of `train`.
         Accuracy is NaN if the loss does not define it. A `share` of (p, m) uses every m-th test sample, starting with
         the p-th, and returns their contribution to the result over all test samples.
         """
@@ -419,7 +419,7 @@ class Oracle:
     def _samples_that_fit(self) -> int:
         """Samples per pass whose activations, forward and backward, fit in a share of the memory.
 
-        A share of all memory, not of what is free: a resumed run must divide its sums in the same way.
+        A share of the total memory, not of the free memory: a resumed run must divide its sums in the same way.
         """
         outputs: list[int] = []
 

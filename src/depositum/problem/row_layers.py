@@ -6,8 +6,8 @@ kernels, and which needs every image transposed before and after. Batch norm is 
 transpose images there too. All other layers are left to `vmap`.
 
 The convolution operators take weights with their taps first, `[KH, KW, O, C]`, whose channels are adjacent in memory.
-The weights are reordered by an operator of its own, and their gradients by ordinary ones, which a compiler fuses with
-the operations that follow.
+The weights are reordered by a separate operator, and their gradients by ordinary ones, which a compiler fuses with the
+operations that follow.
 """
 
 import copy
@@ -134,8 +134,8 @@ def _(
 def _contiguous_taps(w: Tensor) -> Tensor:
     """A contiguous copy of weights `[r, KH, KW, O, C]`.
 
-    As an operator of its own, it makes a compiler compute the new models once, completely, before anything reads a
-    part of them; otherwise it would recompute each part from the terms of the models' update.
+    As a separate operator, it makes a compiler compute the new models once, completely, before anything reads a part
+    of them; otherwise the compiler would recompute each part from the terms of the models' update.
     """
     from depositum.kernels.convolution import taps_first
 

@@ -41,16 +41,10 @@ class Streamed:
             return gathered
         return self.host[index].to(self.device, non_blocking=True)
 
-    def element_size(self) -> int:
-        return self.host.element_size()
-
-    def is_floating_point(self) -> bool:
-        return self.host.is_floating_point()
-
 
 #: Found by handle: the memory of another device cannot be an argument of a traced operator.
 _STREAMED = Handles[Streamed]()
-#: Copies by original, then by device and dtype; neither originals nor copies are kept alive.
+#: Copies by original, then by device and dtype, by weak references to both.
 _COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
