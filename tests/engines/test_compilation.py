@@ -73,6 +73,7 @@ def test_step_and_advance_may_alternate() -> None:
     assert relative_difference(plain, mixed) == 0.0
 
 
+@pytest.mark.slow
 def test_compiled_iterations_equal_plain_ones() -> None:
     """To 1e-9 in float64; wrongly ordered in-place updates would be off by a step (GPU: every method)."""
     name = "pg-extra"  # it has one kind of step; compilation takes half a minute
@@ -88,6 +89,7 @@ def test_compiled_iterations_equal_plain_ones() -> None:
     assert plain.costs == compiled.costs
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_compiled_from_its_first_iteration_on() -> None:
     """It equals an uninterrupted run to the bit: an uncompiled iteration would round differently."""
 
