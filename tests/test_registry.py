@@ -4,6 +4,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,6 +18,7 @@ from depositum.data import DATASETS, PARTITIONS
 from depositum.errors import ConfigError
 from depositum.models import MODELS
 from depositum.networks import MIXINGS, TOPOLOGIES
+from depositum.problem import LOSSES
 from depositum.registry import Registry
 from depositum.regularizers import MCP, REGULARIZERS
 
@@ -207,3 +209,30 @@ def test_unusable_values_are_reported_in_one_line(make: Callable[[], object], me
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_factory_registered_by_path_is_imported_when_needed(shapes):
+    """Its name is known before; a path to a missing module matters only when it is used."""
+    shapes.register_path("fraction", "fractions:Fraction")
+    shapes.register_path("missing", "no_such_module:factory")
+    assert list(shapes)[-2:] == ["fraction", "missing"]
+    assert shapes["fraction"](1, 2) == Fraction(1, 2)
+    with pytest.raises(ModuleNotFoundError):
+        shapes["missing"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [("ball", 3), ({"ball": {"radius": 1.0}}, 3), ("box", 0), ("unknown", 0), ({"ball": 1, "box": 2}, 0), (None, 0)],
+)
+def test_attributes_that_factories_declare(shapes, spec, value):
+    """The default is returned if the factory declares none, or if nothing registered is chosen."""
+    shapes["ball"].dimensions = 3
+    assert shapes.attribute(spec, "dimensions", 0) == value
+
+
+def test_every_registered_path_exists():
+    """Fails if a factory that is registered by its import path was moved or renamed."""
+    for registry in (ALGORITHMS, DATASETS, LOSSES, MIXINGS, MODELS, PARTITIONS, REGULARIZERS, SCHEDULES, TOPOLOGIES):
+        for name in registry:
+            assert callable(registry[name])
