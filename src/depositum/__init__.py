@@ -5,7 +5,7 @@ regularizer makes the model sparse, low-rank or constrained:
 
     min_x  φ(x) = (1/n) Σ_i f_i(x) + β h(x)
 
-`fit` trains a PyTorch model on in-memory data; the command `depositum run` trains as a configuration file says.
+`fit` trains a PyTorch model on in-memory data; the command `depositum run` trains from a configuration file.
 
 Names are imported when they are first used (PEP 562), so that `import depositum` is fast.
 """
@@ -196,7 +196,7 @@ def _version() -> str:
 
 
 def _submodule(name: str) -> Any:
-    """`depositum.networks` works without an import of its own."""
+    """Import a submodule, so that `depositum.networks` works after `import depositum`."""
     module = f"{__name__}.{name}"
     try:
         return import_module(module)

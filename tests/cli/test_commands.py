@@ -150,9 +150,9 @@ def test_compare_prints_a_table_and_draws_a_figure(config: Path) -> None:
     picture = Path("compare.png").read_bytes()
     assert picture.startswith(PNG)
 
-    refused = cli("compare", "a", "b", "--against", "phases")
-    assert refused.code == 2
-    assert refused.err == ("error: --out: 'compare.png' exists; choose another file, or pass --force to overwrite it\n")
+    failed = cli("compare", "a", "b", "--against", "phases")
+    assert failed.code == 2
+    assert failed.err == ("error: --out: 'compare.png' exists; choose another file, or pass --force to overwrite it\n")
     assert Path("compare.png").read_bytes() == picture
     assert cli("compare", "a", "b", "--against", "phases", "--force").code == 0
     assert Path("compare.png").read_bytes() != picture
@@ -199,8 +199,8 @@ def test_show_prints_the_heterogeneity(config: Path) -> None:
     parts = data.partition(checked.problem.partition, dataset, 4, 0)
     labels = dataset.train.targets.numpy()
     overall = np.bincount(labels, minlength=3) / len(labels)
-    own = [np.bincount(labels[part], minlength=3) / len(part) for part in parts]
-    expected = sum(len(p) / len(labels) * np.abs(q - overall).sum() / 2 for p, q in zip(parts, own, strict=True))
+    shares = [np.bincount(labels[part], minlength=3) / len(part) for part in parts]
+    expected = sum(len(p) / len(labels) * np.abs(q - overall).sum() / 2 for p, q in zip(parts, shares, strict=True))
     assert f"label distributions): {expected:.3f}" in result.out
     assert f"samples per client: {min(map(len, parts))} to {max(map(len, parts))}, 60 in all" in result.out
     assert "ring of 4 clients, 4 edges" in result.out

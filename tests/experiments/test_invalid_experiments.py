@@ -211,10 +211,10 @@ def test_foreign_files_and_other_results_are_not_overwritten(tmp_path: Path, mon
         (("other.toml", "--out", "mine"), "--out mine: contains the results of another experiment ('Small')"),
         (("mine.toml", "--out", "mine", "--quick"), "--out mine: contains the results of the full experiment"),
     ):
-        refused = cli("reproduce", *arguments)
-        assert refused.code == 2
-        assert refused.err.startswith(f"error: {message}")
-        assert refused.err.count("\n") == 1
+        failed = cli("reproduce", *arguments)
+        assert failed.code == 2
+        assert failed.err.startswith(f"error: {message}")
+        assert failed.err.count("\n") == 1
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "within" / "cache").mkdir(parents=True)  # as a stopped call leaves it
     assert cli("reproduce", "mine.toml", "--out", "within", "--cache", "within/cache").code == 0

@@ -19,15 +19,15 @@ def test_all_methods_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     from tests.support.language_models import make_base, records, write_lines
 
     lines = [{**record, "category": CATEGORIES[i % 8]} for i, record in enumerate(records(160))]
-    file = write_lines(tmp_path / "own.jsonl", lines)
+    file = write_lines(tmp_path / "texts.jsonl", lines)
     base = make_base(tmp_path / "base")
     monkeypatch.chdir(tmp_path)
-    said = cli(
+    result = cli(
         "reproduce", "llm", "--quick",
         "--set", f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}",
         "--set", f"problem.model.lora.base='{base}'",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     results = tmp_path / "results" / "quick" / "llm"
     frame = pd.read_csv(results / "runs.csv")
     assert set(frame["method"]) == {
@@ -51,9 +51,9 @@ def test_user_defined_texts_are_tuned_on_their_validation_part(tmp_path: Path) -
     pytest.importorskip("peft")
     from tests.support.language_models import make_base, records, write_lines
 
-    file, base = write_lines(tmp_path / "own.jsonl", records(80)), make_base(tmp_path / "base")
-    own = f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}"
-    options = SweepOptions(quick=True, overrides=(own, f"problem.model.lora.base='{base}'"))
+    file, base = write_lines(tmp_path / "texts.jsonl", records(80)), make_base(tmp_path / "base")
+    dataset = f"problem.dataset={{instructions={{file='{file}', max_length=96, split_seed='run'}}}}"
+    options = SweepOptions(quick=True, overrides=(dataset, f"problem.model.lora.base='{base}'"))
     plan = experiments.make_plan(experiments.load_experiment("llm"), options, ())
     texts = {"file": str(file), "max_length": 96, "split_seed": "run"}
     configs = [cell.config for task in plan.tuning for point in task.points for cell in point.configs]

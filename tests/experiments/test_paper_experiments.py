@@ -19,7 +19,7 @@ from depositum.experiments.tables import PaperNumber
 from tests.support.small_experiments import small, write_experiment
 from tests.support.small_runs import cli
 
-IDS = experiments.names()
+IDS = experiments.experiment_names()
 #: Cells of each sweep; grid points of its tuning.
 CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": (10, 0), "topology": (16, 30),
          "clients": (8, 0), "accuracy": (133, 210), "llm": (7, 53)}  # fmt: skip
@@ -180,8 +180,8 @@ def test_a_user_defined_experiment_and_the_page(tmp_path: Path, monkeypatch: pyt
     """The documented example runs as it is; the page shows it, and is the same when generated again."""
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    own = next(block for block in text.split("```toml\n") if block.startswith('title = "Stepsize')).split("```")[0]
-    table = tomllib.loads(own)
+    example = next(block for block in text.split("```toml\n") if block.startswith('title = "Stepsize')).split("```")[0]
+    table = tomllib.loads(example)
     table["base"]["run"]["steps"] = 4
     table["time_by"] = "graf"
     write_experiment(tmp_path / "graphs.toml", table)

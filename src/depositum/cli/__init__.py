@@ -16,7 +16,7 @@ from depositum.errors import DepositumError
 #: Commands in the order of the help: each is the function `command` of the module with its name, which is imported only
 #: when it is invoked (torch alone takes a second). The text repeats the first sentence of the function's docstring.
 COMMANDS = {
-    "run": "Train as CONFIG.toml says.",
+    "run": "Train with the settings of CONFIG.toml.",
     "compare": "Compare runs: a table of final measures, and their curves in one figure.",
     "methods": "List the methods, with the paper's complexity table; with NAME, explain one.",
     "reproduce": "Run an experiment of the paper, and compare the results with the paper's.",

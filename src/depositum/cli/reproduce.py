@@ -79,7 +79,7 @@ def command(
         if out is not None and name == "all":
             raise ConfigError("--out", "can only be used with one experiment; 'all' writes to results/")
         # All experiments are checked before the first one runs.
-        chosen = experiments.names() if name == "all" else [name]
+        chosen = experiments.experiment_names() if name == "all" else [name]
         plans = [experiments.make_plan(experiments.load_experiment(each), options, only or ()) for each in chosen]
         for plan in plans:
             check_folder(plan, out or _default_folder(plan), cache)
@@ -135,7 +135,7 @@ def _list() -> None:
     table = Table(title="experiments", title_justify="left")
     for heading in ("id", "in the paper", "title"):
         table.add_column(heading)
-    for name in experiments.names():
+    for name in experiments.experiment_names():
         experiment = experiments.load_experiment(name)
         table.add_row(name, experiment.paper, experiment.title)
     Console().print(table)

@@ -27,7 +27,7 @@ def command(
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files to the run's folder.")
     ] = False,
 ) -> None:
-    """Train as CONFIG.toml says.
+    """Train with the settings of CONFIG.toml.
 
     The run's folder contains config.toml (complete, with every default), history.csv (measures at every evaluated
     iteration), consensus.csv (the consensus error at every iteration), state.safetensors (the last checkpoint),

@@ -1,6 +1,6 @@
 """The paper's experiments as data (TOML files), what runs them, and the figures, tables and verdicts made from them."""
 
-from depositum.experiments.definition import Experiment, load_experiment, names
+from depositum.experiments.definition import Experiment, experiment_names, load_experiment
 from depositum.experiments.plan import Plan, make_plan
 from depositum.experiments.reproduction_page import reproduction_page
 from depositum.experiments.results_folder import write_results
@@ -13,9 +13,9 @@ __all__ = [
     "SweepObserver",
     "SweepOptions",
     "SweepStopped",
+    "experiment_names",
     "load_experiment",
     "make_plan",
-    "names",
     "reproduction_page",
     "run_experiment",
     "write_results",

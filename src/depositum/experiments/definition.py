@@ -196,21 +196,22 @@ class Experiment(_Part):
                     )
 
 
-def names() -> list[str]:
+def experiment_names() -> list[str]:
     """The experiments that come with the package."""
     order = ("stepsize", "momentum", "period", "sparsity", "topology", "clients", "llm", "accuracy")
-    here = {Path(str(file.name)).stem for file in resources.files(__package__).iterdir() if file.name.endswith(".toml")}
-    return [name for name in order if name in here] + sorted(here - set(order))
+    files = [file.name for file in resources.files(__package__).iterdir()]
+    present = {name.removesuffix(".toml") for name in files if name.endswith(".toml")}
+    return [name for name in order if name in present] + sorted(present - set(order))
 
 
 def load_experiment(name: str) -> Experiment:
     """An experiment of the package by its name, or a user-defined one by the path of its file."""
-    if name in names():
+    if name in experiment_names():
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
         return parse_experiment(text, name, Path())
     path = Path(name)
     if path.suffix != ".toml":
-        allowed = [*names(), "all"]
+        allowed = [*experiment_names(), "all"]
         raise ConfigError(
             "", f"{name!r} is not an experiment; it can be {listing(allowed)}, or a .toml file{nearest(name, allowed)}"
         )

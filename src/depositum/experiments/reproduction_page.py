@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from depositum.experiments.definition import load_experiment, names
+from depositum.experiments.definition import experiment_names, load_experiment
 from depositum.experiments.results_folder import count_verdicts
 from depositum.report.units import format_duration
 
@@ -52,7 +52,8 @@ def reproduction_page(results: Path, out: Path) -> str:
 def _experiments_with_results(results: Path) -> list[str]:
     """The package's experiments in their order, then user-defined ones."""
     present = [path.parent.name for path in sorted(results.glob("*/summary.json"))]
-    return [name for name in names() if name in present] + [name for name in present if name not in names()]
+    known = experiment_names()
+    return [name for name in known if name in present] + [name for name in present if name not in known]
 
 
 def _overview_row(name: str, summary: dict[str, Any]) -> str:
@@ -84,7 +85,7 @@ def _anchor(name: str) -> str:
 
 def _section(name: str, folder: Path, summary: dict[str, Any], out: Path) -> str:
     parts = [f'<a id="{_anchor(name)}"></a>', f"## {summary['title']} (`{name}`)"]
-    experiment = load_experiment(name) if name in names() else None
+    experiment = load_experiment(name) if name in experiment_names() else None
     parts.append(f"{summary['paper']}." + (f" {experiment.about.strip()}" if experiment and experiment.about else ""))
     if summary["quick"]:
         parts.append("**A quick run on small data: it says nothing about the paper.**")
