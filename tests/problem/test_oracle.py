@@ -327,8 +327,10 @@ def test_beta_must_be_finite_and_nonnegative(beta):
 def test_invalid_problems_are_rejected():
     """Each with its own message."""
     model = nn.Linear(6, 3)
-    with pytest.raises(ConfigError, match=r"problem.weighting: 'sizes' given; it can be 'uniform' or 'samples'"):
-        make_problem(model, weighting="sizes")
+    with pytest.raises(
+        ConfigError, match=r"problem.weighting: 'sample' given; it can be 'uniform' or 'samples'; did you"
+    ):
+        make_problem(model, weighting="sample")
     with pytest.raises(ConfigError, match="a client has no samples"):
         make_problem(model, sizes=(3, 0, 2))
     with pytest.raises(ConfigError, match="no trainable parameters"):

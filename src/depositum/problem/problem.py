@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from depositum.data import Samples
-from depositum.errors import ConfigError, RegularizerError, listing
+from depositum.errors import ConfigError, RegularizerError, listing, nearest
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.model_copy import copy_to_device
@@ -83,7 +83,8 @@ class Problem:
         choices = get_args(Weighting)
         for weighting in (self.weighting, *self.weightings):
             if weighting not in choices:
-                raise ConfigError("problem.weighting", f"{weighting!r} given; it can be {listing(choices)}")
+                allowed = f"{listing(choices)}{nearest(str(weighting), choices)}"
+                raise ConfigError("problem.weighting", f"{weighting!r} given; it can be {allowed}")
         if len({len(trial.parts) for trial in self.trials}) != 1:
             raise ConfigError("problem.clients", "every trial must have the same number of clients, and at least one")
         if any(len(part) == 0 for trial in self.trials for part in trial.parts):
