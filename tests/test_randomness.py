@@ -16,20 +16,9 @@ from depositum.randomness import (
     seed_for,
     standard_normal,
 )
+from tests.support.reference_hash import MASK, reference_hash
 
-MASK = (1 << 64) - 1
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
-
-
-def reference(*words):
-    """The hash in Python integers: splitmix64's finaliser once per word."""
-    h = 0
-    for word in words:
-        z = ((h ^ (word & MASK)) + 0x9E3779B97F4A7C15) & MASK
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        h = z ^ (z >> 31)
-    return h
 
 
 def unsigned(words):
@@ -51,7 +40,7 @@ def test_splitmix64_published_first_output():
 def test_hash_equals_arbitrary_precision_arithmetic(words):
     """Wrapping int64 arithmetic with logical shifts equals the unsigned hash; a sign error shows here."""
     as_tensors = [torch.tensor([word], dtype=torch.int64) for word in words]
-    assert unsigned(hash_words(*as_tensors)) == [reference(*words)]
+    assert unsigned(hash_words(*as_tensors)) == [reference_hash(*words)]
 
 
 def test_words_broadcast_against_each_other():
@@ -59,7 +48,7 @@ def test_words_broadcast_against_each_other():
     a, b = torch.arange(5), torch.arange(7) - 3
     table = hash_words(a[:, None], 11, b)
     assert table.shape == (5, 7)
-    assert unsigned(table) == [reference(i, 11, j) for i in a.tolist() for j in b.tolist()]
+    assert unsigned(table) == [reference_hash(i, 11, j) for i in a.tolist() for j in b.tolist()]
 
 
 @settings(deadline=None, max_examples=200)
@@ -153,7 +142,7 @@ def test_seeds_for_conventional_generators():
     seeds = [seed_for(s, c, purpose=p) for s in (0, 1, -1) for c in (0, 1) for p in ("init", "partition")]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 1 << 63 for seed in seeds)
-    assert seeds[0] == reference(0, 0, purpose_code("init")) & ((1 << 63) - 1)
+    assert seeds[0] == reference_hash(0, 0, purpose_code("init")) & ((1 << 63) - 1)
 
 
 def test_numpy_generator_is_a_function_of_its_words():

@@ -13,6 +13,7 @@ from depositum import networks
 from depositum.errors import ConfigError, NetworkError
 from depositum.networks import TOPOLOGIES, DroppedLinks, Network, OnePeerExponential
 from depositum.randomness import purpose_code
+from tests.support.reference_hash import reference_hash
 
 STATIC = [name for name in TOPOLOGIES if name != "one-peer-exponential"]
 POWERS = [1, 2, 4, 8, 16, 32]
@@ -32,17 +33,6 @@ def assert_phase(W: np.ndarray, network: Network) -> None:
     assert (W[network.W == 0] == 0).all()
 
 
-def hashed(*words: int) -> int:
-    """The package's hash in plain Python integers: splitmix64's finaliser once per word, modulo 2^64."""
-    h = 0
-    for word in words:
-        h = ((h ^ word) + 0x9E3779B97F4A7C15) % 2**64
-        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) % 2**64
-        h ^= h >> 31
-    return h
-
-
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(STATIC), st.integers(1, 5), st.floats(0, 0.999), SEEDS, PHASES)
 def test_every_phase_with_dropped_links_is_doubly_stochastic(name, digits, p, seed, phase):
@@ -57,7 +47,7 @@ def test_every_phase_with_dropped_links_is_doubly_stochastic(name, digits, p, se
     assert (W[off] <= static.W[off]).all(), "a link has more than its weight"
     # Which links are absent, in Python integers.
     for i, j in static.graph.edges:
-        low = hashed(seed, purpose_code("links"), min(i, j), max(i, j), phase) % 2**32
+        low = reference_hash(seed, purpose_code("links"), min(i, j), max(i, j), phase) % 2**32
         assert (W[i, j] == 0) == (low < round(p * 2**32))
 
 
