@@ -17,7 +17,7 @@ The prox comes last, so models are sparse but do not agree after an exchange; th
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_count, check_interval, check_positive
+from depositum.algorithms.hyperparameters import check_count, check_interval, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule
@@ -91,8 +91,6 @@ class DeepStorm(StepsizeMethod):
         super().__post_init__()
         check_interval("algorithm.b", self.b, "(0, 1]")
         check_count("algorithm.rounds", self.rounds)
-        check_choice("algorithm.version", self.version, ("v2", "v1"))
-        check_choice("algorithm.placement", self.placement, ("combine-then-prox", "prox-then-combine"))
         if self.c_b is not None:
             check_positive("algorithm.c_b", self.c_b)
         if self.initial_batch not in (None, "full"):

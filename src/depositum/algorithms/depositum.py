@@ -17,7 +17,7 @@ Since J W^t = J, J y^t = J ν^t at every t, for every `start` below.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.hyperparameters import check_interval
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import StepsizeMethod, iteration_zero
 
@@ -73,8 +73,6 @@ class Depositum(StepsizeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_interval("algorithm.gamma", self.gamma, "[0, 1)")
-        check_choice("algorithm.momentum", self.momentum, ("polyak", "nesterov"))
-        check_choice("algorithm.start", self.start, ("average", "local", "mixed"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DepositumState:
         g = oracle.grad(x0, oracle.sample())

@@ -19,7 +19,7 @@ the mixed y. With a period, W is the identity in local steps, and x̂, ŷ (what 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.hyperparameters import check_interval
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import StepsizeMethod, iteration_zero, zeros_like
 
@@ -82,10 +82,6 @@ class DProxSGT(StepsizeMethod):
 
     form: Literal["paper", "released"] = "paper"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("algorithm.form", self.form, ("paper", "released"))
-
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DProxSGTState:
         g = oracle.grad(x0, oracle.sample())
         return DProxSGTState(t=iteration_zero(x0), x=x0, y=g, nu=g)
@@ -137,7 +133,6 @@ class CDProxSGT(StepsizeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("algorithm.compressor", self.compressor, ("top-k", "none"))
         for key in ("keep", "gamma_x", "gamma_y"):
             check_interval(f"algorithm.{key}", getattr(self, key), "(0, 1]")
 

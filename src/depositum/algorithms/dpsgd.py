@@ -13,7 +13,6 @@ solution; only α → 0 removes the bias.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
@@ -48,10 +47,6 @@ class DPSGD(SmoothMethod):
     )
 
     form: Literal["combine", "adapt"] = "combine"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("algorithm.form", self.form, ("combine", "adapt"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DPSGDState:
         return DPSGDState(t=iteration_zero(x0), x=x0)

@@ -15,7 +15,6 @@ which converges faster there.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
@@ -55,10 +54,6 @@ class DSGT(SmoothMethod):
     estimate = "g"
 
     form: Literal["atc", "second"] = "atc"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("algorithm.form", self.form, ("atc", "second"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DSGTState:
         g = oracle.grad(x0, oracle.sample())

@@ -65,6 +65,7 @@ class FastFedDA(RoundBased):
     G: float = 25.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive("algorithm.m", self.m)
         check_positive("algorithm.G", self.G)
 

@@ -23,7 +23,7 @@ round, one gradient per iteration. FedADMM(c) is FedDR(a = 1, η = 1/c), with q_
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval, check_positive
+from depositum.algorithms.hyperparameters import check_interval, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zeros_like
 
@@ -73,7 +73,6 @@ class FedDR(ServerMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("algorithm.eta", self.eta)
-        check_choice("algorithm.start", self.start, ("model", "zero"))
         check_interval("algorithm.relaxation", self.relaxation, "(0, 2)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDRState:

@@ -23,7 +23,7 @@ summed. All users of a transmission, including its sender, use the noisy value.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval, check_nonnegative
+from depositum.algorithms.hyperparameters import check_interval, check_nonnegative
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, RoundBased, State, Tensor
 from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero, zero_elapsed, zeros_like
 
@@ -113,10 +113,6 @@ class GUT(_UpdateTracking):
 
     form: Literal["rounds", "replaced"] = "rounds"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("algorithm.form", self.form, ("rounds", "replaced"))
-
     def kind(self, t: int, period: int) -> str:
         return super().kind(t, period) if self.form == "rounds" else Algorithm.kind(self, t, period)
 
@@ -170,7 +166,6 @@ class FedNMUT(_UpdateTracking):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_nonnegative("algorithm.noise", self.noise)
-        check_choice("algorithm.noise_on", self.noise_on, ("model", "increment"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         start = super().init(x0, oracle, mix)

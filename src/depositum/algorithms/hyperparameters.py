@@ -1,7 +1,8 @@
 """Checks of hyper-parameters: an error names the complete key (`algorithm.gamma`), the value and what is allowed."""
 
 import math
-from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from depositum.errors import ConfigError, is_integer, is_number, listing
 
@@ -38,7 +39,18 @@ def check_count(key: str, value: int) -> None:
         raise ConfigError(key, f"{value!r} given; it must be a whole number ≥ 1")
 
 
-def check_choice(key: str, value: str, allowed: Sequence[str]) -> None:
-    """Reject a value that is not one of the allowed names."""
-    if value not in allowed:
-        raise ConfigError(key, f"{value!r} given; it can be {listing(allowed)}")
+def check_choices(method: object) -> None:
+    """Reject values of a dataclass's `Literal` fields that are not among their choices."""
+    for name, annotation in parameter_types(type(method)).items():
+        value, choices = getattr(method, name), get_args(annotation)
+        if get_origin(annotation) is Literal and value not in choices:
+            raise ConfigError(f"algorithm.{name}", f"{value!r} given; it can be {listing(choices)}")
+
+
+def parameter_types(method: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, resolved if its module postpones annotations."""
+    try:
+        hints = get_type_hints(method, include_extras=True)
+    except NameError:  # a name that is imported for type checkers only
+        hints = {}
+    return {field.name: hints.get(field.name, field.type) for field in fields(method)}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from depositum.algorithms.hyperparameters import check_choices
 from depositum.errors import ConfigError
 from depositum.registry import Registry
 
@@ -123,6 +124,10 @@ class Algorithm(ABC):
     #: Hyper-parameters of type float that `init` and `step` need as plain Python numbers (to branch on them, or to
     #: compute a shape from them). The others may be columns `[rows, 1]` with one value per row, see `merge_methods`.
     scalar_parameters: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters whose type is a `Literal`; methods check their numbers after calling this."""
+        check_choices(self)
 
     @abstractmethod
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:

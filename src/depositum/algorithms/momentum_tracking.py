@@ -26,7 +26,7 @@ each mixing, and with small α it diverges on a ring at T0 = 5.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval
+from depositum.algorithms.hyperparameters import check_interval
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import SmoothMethod, iteration_zero
 
@@ -129,7 +129,6 @@ class HeavyBallGT(SmoothMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_interval("algorithm.b", self.b, "[0, 1)")
-        check_choice("algorithm.form", self.form, ("abm", "dsgt-hb"))
 
     @property
     def periods(self) -> tuple[int, ...] | None:

@@ -18,7 +18,7 @@ The models are moving averages, hence not sparse; p is. J y^t = J v^t at every t
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_count, check_positive
+from depositum.algorithms.hyperparameters import check_count, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
 from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule
@@ -63,6 +63,7 @@ class _AveragingMethod(Algorithm):
     rounds: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive("algorithm.eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
             raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1] or be a schedule")
@@ -162,10 +163,6 @@ class ProxDASAGT(_AveragingMethod):
     )
 
     tracker: Literal["paper", "unused"] = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("algorithm.tracker", self.tracker, ("paper", "unused"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ProxDASAGTState:
         g = oracle.grad(x0, oracle.sample())

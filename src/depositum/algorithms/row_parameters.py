@@ -7,8 +7,9 @@ for every row with that row's value. Trials whose methods differ only in such nu
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
+from depositum.algorithms.hyperparameters import parameter_types
 from depositum.algorithms.interface import Algorithm, Tensor
 from depositum.algorithms.schedules import Schedule, Stepsize, as_schedule
 
@@ -71,7 +72,9 @@ def row_parameters(method: type[Algorithm]) -> list[str]:
     >>> row_parameters(CDProxSGT), CDProxSGT.scalar_parameters
     (['alpha', 'gamma_x', 'gamma_y'], ('keep',))
     """
-    numeric = [name for name, annotation in _types(method).items() if float in (annotation, *get_args(annotation))]
+    numeric = [
+        name for name, annotation in parameter_types(method).items() if float in (annotation, *get_args(annotation))
+    ]
     return [name for name in numeric if name not in method.scalar_parameters]
 
 
@@ -114,7 +117,7 @@ def merge_methods(
     if not names:
         return methods[0]
     merged = copy(methods[0])
-    types = _types(type(merged))
+    types = parameter_types(type(merged))
     for name in names:
         values = [getattr(method, name) for method in methods]
         column: Any
@@ -142,15 +145,6 @@ def _row_schedules(
     distinct = [schedule for i, schedule in enumerate(schedules) if schedule not in schedules[:i]]
     indices = torch.tensor([distinct.index(schedule) for schedule in schedules], device=device)
     return RowSchedules(tuple(distinct), indices.repeat_interleave(clients), dtype)
-
-
-def _types(method: type[Algorithm]) -> dict[str, Any]:
-    """Return the types of the hyper-parameters, resolved if the module of the class postpones annotations."""
-    try:
-        hints = get_type_hints(method, include_extras=True)
-    except NameError:  # imported for type checkers only: unresolved types count as not numeric
-        hints = {}
-    return {field.name: hints.get(field.name, field.type) for field in fields(method)}  # type: ignore[arg-type]
 
 
 def _is_numeric(value: Any) -> bool:

@@ -24,7 +24,7 @@ participate, so c = mean_i c_i at all times.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_interval, check_positive
+from depositum.algorithms.hyperparameters import check_interval, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 
@@ -71,7 +71,6 @@ class Scaffold(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("algorithm.option", self.option, ("I", "II"))
         check_positive("algorithm.server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldState:

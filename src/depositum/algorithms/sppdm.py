@@ -83,6 +83,7 @@ class SPPDM(Algorithm):
     eta: float | Literal["nesterov"] = "nesterov"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("c", "s", "dual_step"):
             check_positive(f"algorithm.{key}", getattr(self, key))
         check_nonnegative("algorithm.kappa", self.kappa)

@@ -30,6 +30,7 @@ class StepsizeMethod(Algorithm):
     alpha: Stepsize = DEFAULT_ALPHA
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         as_schedule(self.alpha)
 
     def stepsize(self, t: int) -> float:

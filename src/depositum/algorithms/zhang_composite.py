@@ -16,7 +16,7 @@ all times.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_choice, check_positive
+from depositum.algorithms.hyperparameters import check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import ServerMethod, iteration_zero, zero_elapsed, zeros_like
 
@@ -63,7 +63,6 @@ class ZhangComposite(ServerMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("algorithm.server_step", self.server_step)
-        check_choice("algorithm.start", self.start, ("zero", "gradient"))
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
         zero = c = zeros_like(x0)
