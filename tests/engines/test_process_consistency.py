@@ -17,6 +17,8 @@ from tests.support.processes_launch import launch
 from tests.support.processes_runs import client_data, fit_each, run_each
 from tests.support.small_runs import Said, train, write_config
 
+pytestmark = pytest.mark.slow
+
 MODEL = """
 import torch
 from torch import nn

@@ -10,6 +10,8 @@ from torch.distributed import TCPStore
 from tests.support.processes_launch import Launch, free_port, launch
 from tests.support.processes_work import alone, refused, slow_once, until_lost
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 3.0
 
 

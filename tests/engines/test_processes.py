@@ -32,6 +32,7 @@ from tests.support.processes_work import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1, 2])
 def test_every_method_has_the_simulators_trajectory(share: int) -> None:
     """All variables of all methods, of two seeds, to 1e-10, at the same cost: a row sent to the wrong rank, or lost,
@@ -60,6 +61,7 @@ def test_every_method_has_the_simulators_trajectory(share: int) -> None:
                 assert sent == sim.costs.bytes_sent
 
 
+@pytest.mark.slow
 def test_changing_networks_give_the_simulators_trajectory() -> None:
     """Links that are dropped, and one partner at a time: phases that are counted otherwise would break it."""
     ranks = launch(changing, 4, 8)
@@ -75,6 +77,7 @@ def test_changing_networks_give_the_simulators_trajectory() -> None:
         assert np.abs(found - expected).max() <= 1e-10 * np.abs(expected).max(), (network, name)
 
 
+@pytest.mark.slow
 def test_measures_are_the_simulators() -> None:
     """Losses, accuracies, consensus, sparsity, ‖G‖², estimation error, s and ζ² of a model with buffers, to 1e-9.
 

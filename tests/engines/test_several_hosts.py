@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from tests.support.hosts import Hosts, NoNamespaces
 from tests.support.small_runs import train, write_config
 
+pytestmark = pytest.mark.slow
+
 PORT = 29400
 
 

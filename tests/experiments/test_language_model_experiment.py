@@ -9,6 +9,8 @@ from depositum import experiments
 from depositum.experiments import SweepOptions
 from tests.support.small_runs import cli
 
+pytestmark = pytest.mark.slow
+
 CATEGORIES = ("brainstorming", "classification", "closed_qa", "creative_writing", "general_qa",
               "information_extraction", "open_qa", "summarization")  # fmt: skip
 

@@ -140,6 +140,7 @@ def test_weightings_and_server_methods() -> None:
 # Every experiment, from the command line to the files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in IDS if name != "llm"]
 )  # needs a model (test_language_model_experiment.py)
@@ -176,6 +177,7 @@ def test_quick_runs_do_not_touch_full_results(tmp_path: Path, monkeypatch: pytes
     assert "quick run" in Path("results/quick/mine/claims.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_user_defined_experiment_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The documented example runs as it is; the page shows it, and is the same when generated again."""
     monkeypatch.chdir(tmp_path)

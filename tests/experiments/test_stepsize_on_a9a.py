@@ -6,6 +6,8 @@ import pytest
 
 from depositum.runs import execute, load
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "a9a-stepsize.toml"
 ALPHAS = (0.005, 0.01, 0.02, 0.05, 0.1)
 

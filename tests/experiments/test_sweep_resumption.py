@@ -49,6 +49,7 @@ class EndAt(Callback):
             loop.stop_requested = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("k", "t"), [(1, 3), (1, 7), (2, 7), (2, 12)])
 def test_an_interrupted_sweep_resumes(tmp_path: Path, kill: bool, k: int, t: int) -> None:
@@ -316,6 +317,7 @@ def test_a_point_that_diverges_is_never_chosen(tmp_path: Path) -> None:
 # In a separate process
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_sweep_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 130 and a line that says how to resume; resumed, the results are the same."""
     (tmp_path / "own_model.py").write_text(OWN_MODEL, encoding="utf-8")

@@ -15,6 +15,8 @@ from tests.support.processes_launch import launch
 from tests.support.processes_runs import run
 from tests.support.small_runs import train
 
+pytestmark = pytest.mark.slow
+
 
 def write_client_files(folder: Path) -> None:
     """Three clients of different sizes, and common test data."""

@@ -83,6 +83,7 @@ def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp
         assert cards[0] == cards[1]
 
 
+@pytest.mark.slow
 def test_splits_of_seeds_in_processes(base: Path, lines: Path, tmp_path: Path) -> None:
     """Processes evaluate shares of a seed's test data, which add up to the simulator's measures."""
     path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [3]})

@@ -145,6 +145,7 @@ def test_a_seed_diverges_in_a_half_of_its_own(tmp_path: Path, half_diverging: tu
     assert again.diverged == at_once.diverged
 
 
+@pytest.mark.slow
 def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
     """All ranks agree where, the other seed goes on, and what is kept is what the simulator keeps; once more, too."""
     config, bad, _ = half_diverging

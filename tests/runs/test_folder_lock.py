@@ -60,6 +60,7 @@ def test_a_new_folder_is_locked_from_its_making_to_the_end(tmp_path: Path) -> No
         assert (tmp_path / "run" / "config.toml").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_made_while_a_run_was_being_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two that begin where there is no folder, the slower leaves the other's run as it is, the same or not."""
     config = write_config(tmp_path / "c.toml")
@@ -95,6 +96,7 @@ def test_cells_of_a_sweep(tmp_path: Path) -> None:
             assert (folder / "config.toml").exists()
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path: Path) -> None:
     """A double submit: the second ends in one line, the first's history is whole; killed, it lets go."""
     config = write_config(tmp_path / "c.toml", run={"steps": 1_000_000, "checkpoint_every": 50, "compile": "never"})

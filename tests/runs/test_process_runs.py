@@ -34,6 +34,8 @@ from tests.support.processes_runs import (
 )
 from tests.support.small_runs import Said, files, train, write_config
 
+pytestmark = pytest.mark.slow
+
 #: Float64, so that other orders of summation show below 1e-10 only; a model with buffers; two seeds.
 CHANGES: dict[str, dict[str, Any]] = {
     "problem": {"model": "own_model:normalised"},

@@ -105,6 +105,7 @@ def wait_for(path: Path, process: Any) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_kill_9(tmp_path: Path) -> None:
     """A real process, really killed between two checkpoints, and another that goes on from what it left."""
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
@@ -124,6 +125,7 @@ def test_kill_9(tmp_path: Path) -> None:
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_ctrl_c(tmp_path: Path) -> None:
     """SIGINT in training: 130, where it stopped, no traceback, and the same bytes after resuming."""
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
@@ -144,6 +146,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_training(tmp_path: Path) -> None:
     """SIGINT while the problem is being built: 130 and one word; nothing has been written."""
     config = write_config(tmp_path / "c.toml", problem={"model": "own_model:never_ready"})

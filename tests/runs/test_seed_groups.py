@@ -178,6 +178,7 @@ def test_settings_that_may_change_are_those_of_the_last_call(config: Path, tmp_p
     assert_same_run(result, train(config, tmp_path / "whole", overrides=longer)[0])
 
 
+@pytest.mark.slow
 def test_halves_of_a_run_that_came_further_as_a_whole(config: Path, tmp_path: Path) -> None:
     """Finished by processes, it is finished; what the halves had come to must not take its place."""
     with pytest.raises(Killed):

@@ -76,6 +76,7 @@ execute_cells(configs, [pathlib.Path(folder) for folder in sys.argv[2:]], callba
 """
 
 
+@pytest.mark.slow
 def test_kill_9(tmp_path: Path) -> None:
     """A process that dies at any moment leaves folders that all go on to the same end."""
     configs, folders = sweep(dtype="float64", steps=60), places(tmp_path, 4)

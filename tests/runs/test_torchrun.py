@@ -15,6 +15,8 @@ from tests.support.processes_launch import launch
 from tests.support.processes_runs import run
 from tests.support.small_runs import write_config
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "kill_test.py"
 
 
