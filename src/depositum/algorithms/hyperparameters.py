@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from depositum.errors import ConfigError, is_integer, is_number, listing
@@ -41,12 +42,13 @@ def check_count(key: str, value: int) -> None:
 
 def check_choices(method: object) -> None:
     """Reject values of a dataclass's `Literal` fields that are not among their choices."""
-    for name, annotation in parameter_types(type(method)).items():
+    for name, annotation in parameter_types(type(method)).items():  # type: ignore[arg-type]  # a class is hashable
         value, choices = getattr(method, name), get_args(annotation)
         if get_origin(annotation) is Literal and value not in choices:
             raise ConfigError(f"algorithm.{name}", f"{value!r} given; it can be {listing(choices)}")
 
 
+@cache
 def parameter_types(method: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields, resolved if its module postpones annotations."""
     try:

@@ -72,9 +72,8 @@ def row_parameters(method: type[Algorithm]) -> list[str]:
     >>> row_parameters(CDProxSGT), CDProxSGT.scalar_parameters
     (['alpha', 'gamma_x', 'gamma_y'], ('keep',))
     """
-    numeric = [
-        name for name, annotation in parameter_types(method).items() if float in (annotation, *get_args(annotation))
-    ]
+    types = parameter_types(method).items()
+    numeric = [name for name, annotation in types if float in (annotation, *get_args(annotation))]
     return [name for name in numeric if name not in method.scalar_parameters]
 
 
