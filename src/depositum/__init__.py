@@ -65,58 +65,27 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: The module that defines each public name; the imports above tell the same to type checkers.
+#: The public names of each module; the imports above tell the same to type checkers.
 _NAMES = {
-    "depositum.algorithms": ("Algorithm", "Depositum", "algorithm"),
-    "depositum.engines": ("Callback",),
-    "depositum.engines.processes": ("ProcessSettings",),
+    "depositum.algorithms": "Algorithm Depositum algorithm",
+    "depositum.engines": "Callback",
+    "depositum.engines.processes": "ProcessSettings",
     "depositum.errors": (
-        "ConfigError",
-        "DataError",
-        "DepositumError",
-        "DivergedError",
-        "GroupError",
-        "NetworkError",
-        "PeerLost",
-        "RegularizerError",
+        "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
     ),
-    "depositum.fitting": ("FitResult", "fit"),
-    "depositum.metrics": ("MetricSettings",),
+    "depositum.fitting": "FitResult fit",
+    "depositum.metrics": "MetricSettings",
     "depositum.networks": (
-        "Network",
-        "complete",
-        "erdos_renyi",
-        "exponential",
-        "geometric",
-        "grid",
-        "hypercube",
-        "network",
-        "one_peer_exponential",
-        "path",
-        "ring",
-        "star",
-        "torus",
+        "Network complete erdos_renyi exponential geometric grid hypercube network one_peer_exponential path "
+        "ring star torus"
     ),
     "depositum.regularizers": (
-        "L1",
-        "MCP",
-        "SCAD",
-        "Box",
-        "ElasticNet",
-        "GroupLasso",
-        "L1Ball",
-        "L2Ball",
-        "L2Norm",
-        "Nonnegative",
-        "NuclearNorm",
-        "Regularizer",
-        "Simplex",
-        "SquaredL2",
-        "Zero",
+        "L1 MCP SCAD Box ElasticNet GroupLasso L1Ball L2Ball L2Norm Nonnegative NuclearNorm Regularizer "
+        "Simplex SquaredL2 Zero"
     ),
-    "depositum.report.tensorboard": ("TensorBoard",),
+    "depositum.report.tensorboard": "TensorBoard",
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "L1",

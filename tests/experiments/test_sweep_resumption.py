@@ -17,11 +17,12 @@ from depositum.cli.interrupt import StopOnSignal
 from depositum.cli.reproduce import InterruptibleProgress
 from depositum.engines import Callback, Loop, Snapshot
 from depositum.errors import ConfigError
-from depositum.experiments import SweepOptions, SweepStopped, cache
+from depositum.experiments import SweepOptions, SweepStopped, cache, sweep
 from depositum.experiments.cache import CellConfig
 from depositum.experiments.results import NotRunError
 from depositum.experiments.results_folder import tuning_frame
-from depositum.runs import checkpoint, parse
+from depositum.runs import Config, checkpoint, parse
+from depositum.runs.reading import from_table
 from tests.support.small_experiments import read_experiment, run_small_experiment, small, write_experiment
 from tests.support.small_runs import OWN_MODEL, Killed, Short, command
 
@@ -381,6 +382,22 @@ def test_a_stop_between_two_groups(tmp_path: Path) -> None:
     with StopOnSignal() as stop, pytest.raises(experiments.SweepStopped):
         experiments.run_experiment(plan, tmp_path, EngineCounter(stop, ask=True))
     assert len(list(tmp_path.rglob("cell.json"))) == 2  # only the first group's
+
+
+def test_each_configuration_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four cells; with tuning, three grid points more, and again the two cells that the choice changes."""
+    tables: list[dict[str, Any]] = []
+
+    def count(table: dict[str, Any], *arguments: Any) -> Config:
+        tables.append(table)
+        return from_table(table, *arguments)
+
+    monkeypatch.setattr(sweep, "from_table", count)
+    run_small_experiment(small(), tmp_path)
+    assert len(tables) == 4
+    tables.clear()
+    _, _, plan = run_small_experiment(tuned(), tmp_path)
+    assert len(tables) == 3 + 4 + (2 if plan.tuning[0].best else 0)
 
 
 def test_a_plan_has_all_cells() -> None:

@@ -4,6 +4,7 @@ A check is written `{ name = { argument = … } }`. `measure` is a column of the
 one of `results.STATISTICS`. Means are over seeds; deviations are sample standard deviations.
 """
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,56 +171,23 @@ def lowest(results: Results, measures: list[str], axis: str, winners: list[str],
 # One cell against another, or against a number of the paper
 
 
-@CHECKS.register("lower")
-def lower(
-    results: Results,
-    measure: str,
-    cell: Where,
-    than: Labels,
-    at: At = "final",
-    by: float = 0.0,
-    factor: Positive = 1.0,
-    share: Share = 1.0,
-    partial: bool = False,
-) -> Finding:
-    """The mean of `cell` is below `factor` times that of `than`, minus `by`, in a `share` of all such pairs.
-
-    With `partial`, pairs with a cell that was not run, or that diverged, are left out and counted.
-    """
-    return _compare_pairs(results, measure, cell, than, at, by, factor, share, partial, sign=1)
-
-
-@CHECKS.register("higher")
-def higher(
-    results: Results,
-    measure: str,
-    cell: Where,
-    than: Labels,
-    at: At = "final",
-    by: float = 0.0,
-    factor: Positive = 1.0,
-    share: Share = 1.0,
-    partial: bool = False,
-) -> Finding:
-    """The mean of `cell` is above `factor` times that of `than`, plus `by`, in a `share` of all such pairs.
-
-    With `partial`, pairs with a cell that was not run, or that diverged, are left out and counted.
-    """
-    return _compare_pairs(results, measure, cell, than, at, by, factor, share, partial, sign=-1)
-
-
 def _compare_pairs(
+    sign: int,
     results: Results,
     measure: str,
     cell: Where,
     than: Labels,
-    at: At,
-    by: float,
-    factor: float,
-    share: float,
-    partial: bool,
-    sign: int,
+    at: At = "final",
+    by: float = 0.0,
+    factor: Positive = 1.0,
+    share: Share = 1.0,
+    partial: bool = False,
 ) -> Finding:
+    """The mean of `cell` is below `factor` times that of `than`, minus `by`, in a `share` of all such pairs (sign 1).
+
+    With sign −1: above `factor` times that of `than`, plus `by`. With `partial`, pairs with a cell that was not run, or
+    that diverged, are left out and counted.
+    """
     compared, right, skipped = [], 0, 0
     for one, other in _pairs(results, cell, than):
         try:
@@ -235,6 +203,10 @@ def _compare_pairs(
         raise NotRunError("no pair of cells is complete")
     left_out = f", {skipped} not run or diverged" if skipped else ""
     return Finding(right >= share * len(compared), f"{_join(compared)} ({right} of {len(compared)}{left_out})")
+
+
+CHECKS.register("lower")(functools.partial(_compare_pairs, 1))
+CHECKS.register("higher")(functools.partial(_compare_pairs, -1))
 
 
 def _pairs(results: Results, cell: Where, than: Labels) -> list[tuple[CellResult, CellResult]]:
