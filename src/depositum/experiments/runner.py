@@ -179,8 +179,8 @@ def _work(config: Config) -> float:
 
 
 def _describe(config: Config) -> str:
-    """What the cells of a group have in common, in a few words: dataset, model, method."""
+    """What the cells of a group have in common: dataset, model, method, and its hyper-parameters that are strings."""
     problem, algorithm = config.problem, config.algorithm
-    momentum = (algorithm.model_extra or {}).get("momentum", "")
     named = [spec if isinstance(spec, str) else str(next(iter(spec))) for spec in (problem.dataset, problem.model)]
-    return " ".join(part for part in (*named, algorithm.name, momentum) if part)
+    variants = [value for value in (algorithm.model_extra or {}).values() if isinstance(value, str)]
+    return " ".join((*named, algorithm.name, *variants))
