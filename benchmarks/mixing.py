@@ -14,12 +14,12 @@ import torch
 from simulator import DEVICE, machine, timed
 
 import depositum as dp
-from depositum.engines.mixing import Exchange
+from depositum.engines.mixing import MatrixMix
 
 
 def measure(network: dp.Network, d: int) -> float:
     """Milliseconds of one mixing of rows `[n, d]`."""
-    mix = Exchange(network, 1, DEVICE, torch.float32)
+    mix = MatrixMix(network, 1, DEVICE, torch.float32)
     z = torch.randn(network.n, d, device=DEVICE)
 
     def run(count: int) -> None:
@@ -58,7 +58,7 @@ def main() -> None:
             print(f"| {name} | {degree} | {milliseconds:.3f} | {milliseconds / copy:.1f} | {each} |", flush=True)
             before[name] = milliseconds
     # The complete graph as used by servers and at the start: an exact mean, without a matrix.
-    mix = Exchange(dp.ring(n), 1, DEVICE, torch.float32)
+    mix = MatrixMix(dp.ring(n), 1, DEVICE, torch.float32)
     z = torch.randn(n, d, device=DEVICE)
 
     def means(count: int) -> None:

@@ -37,7 +37,7 @@ def final(out: Path, example: str, *settings: str) -> pd.DataFrame:
     name = "-".join([example, *(s.split("=")[1] for s in settings), f"{SEEDS}-seeds"])
     print(name, file=sys.stderr)
     config = load(EXAMPLES / f"{example}.toml", [*settings, f"run.seeds={list(range(SEEDS))}"])
-    return final_values(execute(config, out / name, base=EXAMPLES, callbacks=[ProgressBar()]).history.frame)
+    return final_values(execute(config, out / name, callbacks=[ProgressBar()]).history.frame)
 
 
 def main() -> None:

@@ -30,15 +30,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from depositum.engines.distributed.encoding import Encoding
+from depositum.engines.distributed.transfer import SIZE_BYTES
 from torch import Tensor
 
 import depositum as dp
 from depositum.data import Samples
 from depositum.engines import EngineSettings
-from depositum.engines.processes import Placement, ProcessEngine, join, own_data
-from depositum.engines.processes.encoding import Encoding
-from depositum.engines.processes.links import Links
-from depositum.engines.processes.transfer import SIZE_BYTES
+from depositum.engines.distributed import DistributedEngine, Placement, join, own_data
+from depositum.engines.distributed.links import Links
 from depositum.layout import Layout
 from depositum.models import build
 from depositum.problem import Problem, Trial, as_loss
@@ -196,7 +196,7 @@ def train(beta: float, send: Any, steps: int) -> Row:
     group = join(300, "cpu")
     with group.together("build"):
         problem = build_problem(config, EXAMPLE.parent)
-        engine = ProcessEngine(
+        engine = DistributedEngine(
             own_data(problem, Placement(problem.n, group.size).clients(group.rank)),
             config.make_network(),
             config.make_algorithm(),
@@ -252,7 +252,7 @@ def iteration(n: int, steps: int) -> Row:
     problem = Problem(
         model, as_loss("cross-entropy"), data, (Trial(0, start, list(owned)),), regularizer=dp.L1(), beta=1e-4
     )
-    engine = ProcessEngine(
+    engine = DistributedEngine(
         problem, dp.ring(n), dp.Depositum(0.05), group, batch_size=32, settings=EngineSettings("cpu", backend="loop")
     )
     engine.start()

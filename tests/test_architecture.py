@@ -9,7 +9,7 @@ import depositum
 
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
-FOUNDATIONS = ("errors", "validation", "registry", "layout", "randomness", "user_code", "kernels")
+FOUNDATIONS = ("errors", "validation", "registry", "layout", "randomness", "user_code", "launch", "channels", "kernels")
 ORDER = (
     "regularizers",
     "networks",
@@ -73,6 +73,31 @@ def test_every_part_is_in_the_order() -> None:
     """A new folder or file of the package must take its place here and in docs/architecture.md."""
     parts = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert parts - {"__init__", "__main__"} == {*FOUNDATIONS, *ORDER}
+
+
+def test_torch_distributed_is_one_transport_in_one_module() -> None:
+    """Nothing above the communicator may depend on how messages travel."""
+    users = {file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*.py") if _uses_torch_distributed(file)}
+    assert users == {"engines/distributed/torch_communicator.py"}
+
+
+def _uses_torch_distributed(file: Path) -> bool:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if any(name.startswith("torch.distributed") for name in names):
+            return True
+    return False
+
+
+def test_the_environment_of_torchrun_is_read_in_one_module() -> None:
+    variables = ("WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK", "TORCHELASTIC")
+    readers = {
+        file.relative_to(ROOT).as_posix()
+        for file in ROOT.rglob("*.py")
+        if any(f'"{name}' in file.read_text(encoding="utf-8") for name in variables)
+    }
+    assert readers == {"launch.py"}
 
 
 def test_no_pickle_anywhere() -> None:

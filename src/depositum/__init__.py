@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depositum.algorithms import Algorithm, Depositum, algorithm
     from depositum.engines import Callback
-    from depositum.engines.processes import ProcessSettings
+    from depositum.engines.distributed import ProcessSettings
     from depositum.errors import (
         ConfigError,
         DataError,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "depositum.algorithms": "Algorithm Depositum algorithm",
     "depositum.engines": "Callback",
-    "depositum.engines.processes": "ProcessSettings",
+    "depositum.engines.distributed": "ProcessSettings",
     "depositum.errors": (
         "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
     ),

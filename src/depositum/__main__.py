@@ -5,7 +5,7 @@ import sys
 import threading
 
 from depositum.cli import main
-from depositum.cli.interrupt import under_torchrun
+from depositum.launch import launched
 
 
 def exit_without_cleanup(code: int) -> None:
@@ -22,6 +22,6 @@ if __name__ == "__main__":
     try:
         main()
     except SystemExit as end:
-        if not under_torchrun() or isinstance(end.code, str):
+        if not launched() or isinstance(end.code, str):
             raise
         exit_without_cleanup(end.code or 0)

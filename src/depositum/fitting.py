@@ -1,4 +1,4 @@
-"""`fit`: a person's own model and data, in one call."""
+"""`fit`: train the user's model on the user's data, in one call."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from depositum.algorithms import Algorithm, Depositum
-from depositum.engines import Callback, Divergence, EngineSettings, Loop, Simulator
-from depositum.engines.processes import ProcessEngine, ProcessSettings, check_built, join, launched, problem_of_all
+from depositum.channels import Channel, as_channel
+from depositum.engines import Callback, Divergence, EngineSettings, Loop, average, make_engine
+from depositum.engines.distributed import Communicator, ProcessSettings, problem_from_local_clients
+from depositum.engines.snapshot import BUFFER, CHANNEL
 from depositum.errors import ConfigError, is_integer, is_number, short_repr
+from depositum.launch import launched
 from depositum.metrics import Evaluations, MetricSettings
 from depositum.networks import Network
-from depositum.problem import BatchSize, Weighting, from_client_data
+from depositum.problem import BatchSize, Problem, Weighting, from_client_data
 from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
+from depositum.registry import Spec
 from depositum.regularizers import Regularizer
 from depositum.report.progress import ProgressBar
 
@@ -27,7 +31,7 @@ Pair = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 
 @dataclass(frozen=True)
 class FitResult:
-    """What training gave.
+    """The result of training.
 
     Attributes
     ----------
@@ -38,10 +42,10 @@ class FitResult:
     consensus
         (1/n)‖Jx − x‖² after every iteration; empty among processes, which would all have to meet for it.
     state
-        The algorithm's variables by name (`x`, `y`, `nu`, …), each `[clients, d]`; of a process among many, its own
-        clients' rows.
+        The algorithm's variables by name (`x`, `y`, `nu`, …), each `[clients, d]`; of a process among many, the rows of
+        its own clients.
     diverged
-        Where training left the finite numbers, or None; model and state are then the last finite ones kept.
+        Where training left the finite numbers, or None; model and state are then the last finite ones that were saved.
     """
 
     model: nn.Module
@@ -64,6 +68,7 @@ def fit(
     clients: Sequence[Pair] | Pair,
     *,
     network: Network | None = None,
+    channel: Channel | Spec = "exact",
     regularizer: Regularizer | None = None,
     beta: float | None = None,
     algorithm: Algorithm | None = None,
@@ -84,19 +89,21 @@ def fit(
     progress: bool = True,
     processes: ProcessSettings | None = None,
 ) -> FitResult:
-    """Train one model over clients that keep their data, talking to neighbours only.
+    """Train one model over clients that keep their data and communicate with their neighbours only.
 
     Parameters
     ----------
     model
-        Any module; its parameters as passed are the common start x_0, and it is left as it is.
+        Any module; its parameters as passed are the common start x_0. The module itself is not changed.
     clients
         One (inputs, targets) pair per client. In a script that torchrun has started: those of this process's own
-        clients, or one pair alone; each process has the same number of clients (docs/processes.md).
+        clients, or a single pair; each process has the same number of clients (docs/processes.md).
     network
-        Who talks to whom (default: a ring of all clients).
+        Who communicates with whom (default: a ring of all clients).
+    channel
+        What happens to rows between clients: `"exact"`, `"float16"`, `"bfloat16"`, `"sparse"`, or a `Channel`.
     regularizer, beta
-        h and β of φ = f + βh; without h there is no β to give, and with it there must be one.
+        h and β of φ = f + βh; β is given if and only if h is.
     algorithm
         The method and its hyper-parameters (default: `Depositum()`).
     period
@@ -104,8 +111,8 @@ def fit(
     batch_size
         Samples per client and iteration, drawn with replacement; `"full"` for full local gradients.
     loss
-        A name (`"tokens"` of a language model), one of torch's losses, or a function or module of (outputs, targets)
-        with one value per sample; default cross-entropy for whole-number targets, half the squared error for real ones.
+        A name (`"tokens"` for a language model), one of torch's losses, or a function or module of (outputs, targets)
+        with one value per sample; default cross-entropy for integer targets, half the squared error for real ones.
         Means are over samples, also of `CrossEntropyLoss(weight=…)`, where torch's own mean divides by the sum of the
         samples' weights.
     test
@@ -113,18 +120,18 @@ def fit(
     weighting
         `"uniform"`: f is the mean of the clients' mean losses; `"samples"`: of all samples' losses.
     seed
-        Of the mini-batches (and of dropout). All else is fixed by what is passed.
+        Seed of the mini-batches (and of dropout). Everything else is fixed by what is passed.
     device, dtype, precision
-        Where (`"auto"`: a GPU if there is one), the state's numbers, and those of the model's passes alone.
+        Where to compute (`"auto"`: a GPU if there is one), the numbers of the state, and those of the model's passes.
     evaluate_every, evaluate_from, metrics
-        Iterations between records of the history, the first of them after t = 0 (0: a whole stride), and its costly
+        Iterations between records of the history, the first of them after t = 0 (0: `evaluate_every`), and its costly
         measures (none by default; docs/metrics.md).
     callbacks
-        Asked at the moments of training (`depositum.Callback`).
+        Called at the moments of training (`depositum.Callback`).
     progress
         Whether to show a progress bar.
     processes
-        Under torchrun, how processes talk to each other: time-out, encoding of rows, what may be sent for measures.
+        Under torchrun, how processes communicate: time-out, and what may be sent for measures.
 
     >>> import torch, depositum as dp
     >>> data = [(torch.randn(50, 4), torch.randint(0, 2, (50,))) for _ in range(3)]
@@ -132,6 +139,95 @@ def fit(
     >>> result.state["x"].shape
     torch.Size([3, 10])
     """
+    import pandas as pd
+
+    _check_types(network, regularizer, algorithm, metrics, processes, callbacks)
+    _check_numbers(regularizer, beta, dtype, period, steps, evaluate_every, evaluate_from)
+    (metrics or MetricSettings()).check(Evaluations(evaluate_every, evaluate_from))
+    method, processes = algorithm or Depositum(), processes or ProcessSettings()
+    sent_through = as_channel(channel, "channel")
+    communicator = _join(processes.timeout, device) if launched() else None
+    if communicator is not None:
+        communicator.check_same(
+            {
+                "algorithm": repr(method),
+                "network": None if network is None else f"{network.n} clients",
+                "channel": repr(sent_through),
+                "period": period,
+                "batch_size": batch_size,
+                "steps": steps,
+                "dtype": dtype,
+                "precision": precision,
+                "evaluate_every": evaluate_every,
+                "evaluate_from": evaluate_from,
+                "metrics": repr(metrics),
+                "processes": repr(processes),
+            }
+        )
+    with no_autocast():
+        problem = _build_problem(
+            communicator,
+            model,
+            clients,
+            seed=seed,
+            loss=loss,
+            test=test,
+            regularizer=regularizer,
+            beta=beta or 0.0,
+            weighting=weighting,
+        )
+        engine = make_engine(
+            problem,
+            network,
+            method,
+            period=period,
+            batch_size=batch_size,
+            settings=EngineSettings(device, dtype, precision),
+            channel=sent_through,
+            communicator=communicator,
+            evaluate=processes.evaluate,
+        )
+        trace = _Trace()
+        shown = progress and engine.reduction.rank == 0
+        loop = Loop(
+            engine,
+            steps,
+            evaluate_every=evaluate_every,
+            evaluate_from=evaluate_from,
+            checkpoint_every=max(1, evaluate_every),
+            metrics=metrics,
+            callbacks=[trace, *([ProgressBar()] if shown else []), *callbacks],
+        )
+        snapshot = loop.run()
+    row, buffers = average(snapshot.rows_of([seed]), problem.n, engine.reduction)
+    if communicator is not None:
+        communicator.leave()
+    return FitResult(
+        model=problem.averaged_model(row, buffers),
+        history=loop.history.frame,
+        consensus=pd.Series(trace.errors, name="consensus_x", dtype="float64").rename_axis("iteration"),
+        state={k: v for k, v in snapshot.tensors.items() if not k.startswith((BUFFER, CHANNEL))},
+        diverged=snapshot.diverged.get(seed),
+    )
+
+
+def _join(timeout: float, device: str) -> Communicator:
+    from depositum.engines.distributed.torch_communicator import join  # imports torch.distributed
+
+    return join(timeout, device)
+
+
+def _build_problem(
+    communicator: Communicator | None, model: nn.Module, clients: Sequence[Pair] | Pair, **settings: Any
+) -> Problem:
+    if communicator is None:
+        return from_client_data(model, clients, **settings)  # type: ignore[arg-type]
+    return problem_from_local_clients(communicator, model, clients, settings)
+
+
+def _check_types(
+    network: object, regularizer: object, algorithm: object, metrics: object, processes: object, callbacks: object
+) -> None:
     for key, value, kind, example in (
         ("network", network, Network, "dp.ring(10)"),
         ("regularizer", regularizer, Regularizer, "dp.L1()"),
@@ -141,90 +237,29 @@ def fit(
     ):
         if value is not None and not isinstance(value, kind):
             raise ConfigError(key, f"{short_repr(value)} given; it must be of type {kind.__name__}, such as {example}")
+    given = list(callbacks) if isinstance(callbacks, Iterable) else [None]
+    if not all(isinstance(callback, Callback) for callback in given):
+        raise ConfigError("callbacks", f"{callbacks!r} given; it must be a list of dp.Callback objects")
+
+
+def _check_numbers(
+    regularizer: Regularizer | None,
+    beta: object,
+    dtype: object,
+    period: object,
+    steps: object,
+    evaluate_every: object,
+    evaluate_from: object,
+) -> None:
     counts = {"period": period, "steps": steps, "evaluate_every": evaluate_every, "evaluate_from": evaluate_from}
     for key, number in counts.items():
         if not is_integer(number):
-            raise ConfigError(f"run.{key}", f"{number!r} given; it must be a whole number")
-    (metrics or MetricSettings()).check(Evaluations(evaluate_every, evaluate_from))
-    asked = list(callbacks) if isinstance(callbacks, Iterable) else [None]
-    if not all(isinstance(callback, Callback) for callback in asked):
-        raise ConfigError("callbacks", f"{callbacks!r} given; it must be a list of dp.Callback objects")
+            raise ConfigError(key, f"{number!r} given; it must be a whole number")
     if beta is not None and not is_number(beta):
         raise ConfigError("beta", f"{beta!r} given; it must be a number ≥ 0")
     if regularizer is not None and beta is None:
-        raise ConfigError("beta", f"missing; {regularizer} is weighted by it: give a number > 0, or 0 to switch it off")
+        raise ConfigError("beta", f"missing; it weights {regularizer}: give a number > 0, or 0 to switch it off")
     if regularizer is None and beta:
-        raise ConfigError("beta", f"{beta!r} given, but no regularizer that it could weigh; give one, or leave β out")
+        raise ConfigError("beta", f"{beta!r} given, but no regularizer that it could weight; give one, or leave β out")
     if dtype not in ("float32", "float64"):
         raise ConfigError("dtype", f"{dtype!r} given; it can be 'float32' or 'float64'")
-    own = processes or ProcessSettings()
-    group = join(own.timeout, device) if launched() else None
-    method, settings = algorithm or Depositum(), EngineSettings(device, dtype, precision)
-    given: dict[str, Any] = {
-        "seed": seed,
-        "loss": loss,
-        "test": test,
-        "regularizer": regularizer,
-        "beta": beta or 0.0,
-        "weighting": weighting,
-    }
-    trace = _Trace()
-    with no_autocast():
-        engine: Simulator | ProcessEngine
-        if group is None:
-            problem = from_client_data(model, clients, **given)  # type: ignore[arg-type]
-            engine = Simulator(problem, network, method, period=period, batch_size=batch_size, settings=settings)
-        else:
-            with group.together("compare the arguments"):
-                group.check_alike(
-                    {
-                        "algorithm": repr(method),
-                        "network": None if network is None else f"{network.n} clients",
-                        "period": period,
-                        "batch_size": batch_size,
-                        "steps": steps,
-                        "dtype": dtype,
-                        "precision": precision,
-                        "evaluate_every": evaluate_every,
-                        "evaluate_from": evaluate_from,
-                        "metrics": repr(metrics),
-                        "processes": repr(own),
-                    }
-                )
-            problem = problem_of_all(group, model, clients, given)
-            check_built(group, problem, network)
-            with group.together("make the engine"):
-                engine = ProcessEngine(
-                    problem,
-                    network,
-                    method,
-                    group,
-                    period=period,
-                    batch_size=batch_size,
-                    settings=settings,
-                    send=own.send,
-                    evaluate=own.evaluate,
-                )
-        shown = progress and (group is None or group.rank == 0)
-        loop = Loop(
-            engine,
-            steps,
-            evaluate_every=evaluate_every,
-            evaluate_from=evaluate_from,
-            checkpoint_every=max(1, evaluate_every),
-            metrics=metrics,
-            callbacks=[trace, *([ProgressBar()] if shown else []), *asked],
-        )
-        snapshot = loop.run()
-    import pandas as pd  # slow to import, and needed only here
-
-    row, buffers = loop.averaged(seed)
-    if group is not None:
-        group.leave()
-    return FitResult(
-        model=problem.averaged_model(row, buffers),
-        history=loop.history.frame,
-        consensus=pd.Series(trace.errors, name="consensus_x", dtype="float64").rename_axis("iteration"),
-        state={k: v for k, v in snapshot.tensors.items() if not k.startswith("buffer.")},
-        diverged=snapshot.diverged.get(seed),
-    )

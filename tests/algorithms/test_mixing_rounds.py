@@ -6,13 +6,14 @@ import torch
 
 import depositum as dp
 from depositum.algorithms import mix_rounds
-from depositum.engines.mixing import Exchange, Local
+from depositum.channels import TopK
+from depositum.engines.mixing import IdentityMix, MatrixMix
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 
 
-def exchange(network: dp.Network, trials: int = 1) -> Exchange:
-    return Exchange(network, trials, CPU, DOUBLE)
+def exchange(network: dp.Network, trials: int = 1) -> MatrixMix:
+    return MatrixMix(network, trials, CPU, DOUBLE)
 
 
 def operator(network: dp.Network, rounds: int, chebyshev: bool) -> np.ndarray:
@@ -45,14 +46,14 @@ def test_each_round_is_counted_as_an_exchange() -> None:
     """Two neighbours, K rounds, one row of 7 numbers each."""
     mix = exchange(dp.ring(6))
     mix_rounds(mix, torch.ones(6, 7, dtype=DOUBLE), 3, True)
-    assert mix.to_each * mix.sent_to(0) == 3 * 2 * 7 * 8
+    assert mix.to_each * mix.mean_degree(0) == 3 * 2 * 7 * 8
 
 
 @pytest.mark.parametrize("chebyshev", [False, True])
 def test_rounds_are_the_identity_in_a_local_step(chebyshev: bool) -> None:
     mix = exchange(dp.ring(6))
     z = torch.randn(6, 4, dtype=DOUBLE)
-    assert (mix_rounds(Local(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
+    assert (mix_rounds(IdentityMix(mix), z, 5, chebyshev) - z).abs().max() <= 1e-12
     assert mix.to_each == 0
 
 
@@ -70,7 +71,12 @@ def test_mix_has_neighbour_sums_degrees_and_eigenvalues() -> None:
     assert np.abs(mix.average(z)[5:].numpy() - z[5:].numpy().mean(0)).max() <= 1e-12
 
 
-def test_a_payload_replaces_the_counted_bytes() -> None:
-    mix = exchange(dp.ring(6))
-    mix(torch.ones(6, 100, dtype=DOUBLE), payload=12)
-    assert mix.to_each * mix.sent_to(0) == 24
+def test_a_compressed_message_is_counted_as_it_is_sent() -> None:
+    """Two of a hundred numbers with their positions, to each of two neighbours; W acts on the updated estimate."""
+    mix, estimate = exchange(dp.ring(6)), torch.zeros(6, 100, dtype=DOUBLE)
+    z = torch.randn(6, 100, dtype=DOUBLE)
+    mixed, q, memory = mix.transmit(z, TopK(0.02), {"estimate": estimate})
+    assert mix.to_each * mix.mean_degree(0) == 2 * 2 * (8 + 4)
+    assert ((q != 0).sum(1) == 2).all()
+    assert torch.equal(memory["estimate"], q)
+    assert (mixed - torch.tensor(dp.ring(6).W) @ q).abs().max() <= 1e-14

@@ -31,7 +31,7 @@ def test_a_traced_iteration_equals_the_step(name: str) -> None:
     Traced iterations are split where that is possible.
     """
     plain, traced = advanced(started(name, (3, 11)), 14), started(name, (3, 11))
-    traced.watch(Monitor((3, 11), 20, traced.state))
+    traced.watch(20)
     traced.iteration.hold(traced.state)
     programs = {}
     for t in range(14):
@@ -40,7 +40,7 @@ def test_a_traced_iteration_equals_the_step(name: str) -> None:
             programs[kind] = None  # the first of each kind runs untraced, to fill caches
             traced.iteration(kind)
             continue
-        programs[kind] = programs[kind] or split_at_models(trace(traced.iteration, kind), traced.iteration.place_of_x)
+        programs[kind] = programs[kind] or split_at_models(trace(traced.iteration, kind), traced.iteration.index_of_x)
         for program in programs[kind]:
             program(*traced.iteration.tensors())
     traced.state = traced.iteration.state
@@ -51,15 +51,14 @@ def test_a_traced_iteration_equals_the_step(name: str) -> None:
 def test_advance_equals_step(name: str) -> None:
     """In place or not, in one call or several, with the same costs and the same monitored errors."""
     plain, fast = started(name, (3, 11)), started(name, (3, 11))
-    monitors = [Monitor((3, 11), 20, plain.state) for _ in range(2)]
-    for simulator, monitor in zip((plain, fast), monitors, strict=True):
-        simulator.watch(monitor)
+    for simulator in (plain, fast):
+        simulator.watch(20)
     advanced(plain, 14)
     for count in (1, 5, 8):
         fast.advance(count)
     assert relative_difference(plain, fast) == 0.0
     assert (plain.t, plain.costs) == (fast.t, fast.costs)
-    assert monitors[0].read_errors(14) == monitors[1].read_errors(14)
+    assert plain.monitor.read_errors(14) == fast.monitor.read_errors(14)
 
 
 def test_step_and_advance_may_alternate() -> None:
@@ -80,7 +79,7 @@ def test_compiled_iterations_equal_plain_ones() -> None:
     announced: list[int] = []
     plain, compiled = advanced(started(name, (3, 11)), 20), started(name, (3, 11))
     compiled.settings = dataclasses.replace(compiled.settings, compile="always")
-    compiled.watch(Monitor((3, 11), 20, compiled.state))
+    compiled.watch(20)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # it must not fall back
         compiled.advance(20, announce=lambda: announced.append(compiled.t))

@@ -11,7 +11,7 @@ import depositum as dp
 from depositum import models
 from depositum.algorithms import State
 from depositum.engines import EngineSettings, Monitor, Simulator
-from depositum.engines.mixing import Exchange
+from depositum.engines.mixing import MatrixMix
 from depositum.metrics.measures import consensus
 from depositum.problem import Oracle, from_client_data, streaming
 from depositum.problem.row_layers import convolution
@@ -78,7 +78,7 @@ def made(name: str, dtype: str, compile: str) -> Simulator:
         settings=EngineSettings("cuda", dtype, "auto" if dtype == "float64" else "float32", compile=compile),  # type: ignore[arg-type]
     )
     sim.start()
-    sim.watch(Monitor((3, 11), 50, sim.state))
+    sim.watch(50)
     return sim
 
 
@@ -133,7 +133,8 @@ def test_lack_of_memory_in_a_capture_is_raised_for_several_trials_only() -> None
         problem, method = seeded_problem(seeds), dp.Depositum(0.1, 0.5)
         sim = Simulator(problem, dp.ring(N), method, period=2, batch_size=4, settings=settings)
         sim.start()
-        sim.watch(monitor(seeds, 20, sim.state))
+        sim.watch(20)
+        sim.iteration.monitor = monitor(seeds, range(N), N, 20, sim.state)
         return sim
 
     with pytest.raises(torch.OutOfMemoryError):
@@ -276,7 +277,7 @@ def test_samples_in_host_memory_give_the_same_trajectory(compile: str, monkeypat
 def test_the_sparse_mixing_kernel_equals_the_dense_product(dtype: torch.dtype) -> None:
     """To rounding, for two trials on an irregular graph."""
     network = dp.erdos_renyi(150, 0.05, seed=3)
-    mix = Exchange(network, 2, torch.device("cuda"), dtype)
+    mix = MatrixMix(network, 2, torch.device("cuda"), dtype)
     assert not mix.pattern.dense
     z = torch.randn(300, 1300, device="cuda", dtype=dtype)
     expected = torch.tensor(network.W, device="cuda") @ z.view(2, 150, -1).double()

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import depositum as dp
-from depositum.engines.processes.encoding import encoding
-from depositum.engines.processes.memory import LEAST, Memory
+from depositum.channels import as_channel
+from depositum.engines.distributed.buffer_pool import SMALLEST, BufferPool
 from tests.support.processes_launch import launch
 from tests.support.processes_work import ROW, SEEDS, exchanges, long_exchanges, long_rows, networks, some_rows
 
 SIZE, N = 4, 8
 SHARE = N // SIZE
 NETWORKS = ["ring", "star", "complete", "random", "dropped", "one peer", "one peer, dropped"]
-SENDS = ["float32", "float16", "bfloat16", "sparse"]
+SENDS = ["exact", "float16", "bfloat16", "sparse"]
 
 
 @cache
@@ -44,7 +44,7 @@ def test_rows_are_mixed_by_the_phases_own_matrix(name: str, phase: int) -> None:
     """W(phase) z by one dense product: a link too many, a weight at the wrong end, or one phase late would break it."""
     z, W = some_rows(N, torch.float64).numpy(), networks(N)[name].matrix(phase)
     adjacency = (W != 0) & ~np.eye(N, dtype=bool)
-    for send in ("float32", "sparse"):
+    for send in ("exact", "sparse"):
         case = (name, send, "torch.float64", phase)
         assert np.abs(found("mixed", *case) - W @ z).max() <= 1e-14
         assert np.abs(found("around", *case) - adjacency @ z).max() <= 1e-13
@@ -57,7 +57,7 @@ def test_rows_are_mixed_by_the_phases_own_matrix(name: str, phase: int) -> None:
 def test_sparse_messages_are_exact(name: str, dtype: str) -> None:
     """The same bits as whole rows give: dropping, rounding or misplacing a value would break it."""
     for key in ("mixed", "around"):
-        assert np.array_equal(found(key, name, "sparse", dtype, 1), found(key, name, "float32", dtype, 1))
+        assert np.array_equal(found(key, name, "sparse", dtype, 1), found(key, name, "exact", dtype, 1))
 
 
 @given(st.data())
@@ -70,12 +70,11 @@ def test_a_sparse_message_is_the_smallest_and_tells_its_own_form(data: st.DataOb
     flat = torch.zeros(total, dtype=dtype)
     flat[torch.tensor(data.draw(st.permutations(range(total)))[:count], dtype=torch.int64)] = torch.nan
     flat[flat.isnan()] = torch.arange(1, count + 1, dtype=dtype)
-    sparse, rows = encoding("sparse"), torch.Size((1, 1, total))
-    message = sparse.encode(flat.view(rows))
-    size = dtype.itemsize
-    assert message.numel() == min(total * size, count * size + min(4 * count, (total + 7) // 8))
-    assert sparse.room(rows, dtype, message.numel()) == (message.numel(), message.dtype)
-    assert torch.equal(sparse.decode(message, rows, dtype), flat.view(rows))
+    sparse, rows = as_channel("sparse"), torch.stack([flat, flat.flip(0)])
+    message, sizes, size = sparse.encode(rows), sparse.sizes(rows).tolist(), dtype.itemsize
+    assert sizes == [min(total * size, count * size + min(4 * count, (total + 7) // 8))] * 2
+    assert message.numel() == sum(sizes)
+    assert torch.equal(sparse.decode(message, sizes, total, dtype), rows)
 
 
 @pytest.mark.parametrize("send", ["float16", "bfloat16"])
@@ -124,9 +123,10 @@ def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, send: str, 
                 assert messages == (2 if clients else 0)  # one for W z, one for the neighbours' sum
                 rows = len(SEEDS) * len(clients) * ROW * width
                 if send == "sparse":
-                    values = np.count_nonzero(z[:, clients])
-                    where = min(4 * values, (z[:, clients].size + 7) // 8)
-                    assert counted == 2 * (min(values * width + where, rows) + 8 if clients else 0)
+                    values = np.count_nonzero(z[:, clients], axis=2)
+                    positions = np.minimum(4 * values, (ROW + 7) // 8)
+                    bodies = np.minimum(values * width + positions, ROW * width)
+                    assert counted == 2 * (int(bodies.sum()) + 8 * values.size)
                 else:
                     assert rows * messages <= counted <= (rows + 16) * messages
 
@@ -140,7 +140,7 @@ def test_long_rows_are_summed_in_the_same_order_and_stay_as_they_are(processes: 
     """
     n = 4
     found, z, W = launch(long_exchanges, processes, n), long_rows(n), dp.ring(n).matrix(0)
-    for send in ("float32", "sparse"):
+    for send in ("exact", "sparse"):
         for power in range(6):
             rows = np.concatenate([rank[send][power] for rank in found])
             for i in range(n):
@@ -153,15 +153,15 @@ def test_long_rows_are_summed_in_the_same_order_and_stay_as_they_are(processes: 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
 def test_memory_is_used_again_when_nothing_refers_to_it(dtype: torch.dtype) -> None:
     """Taken back too early, two tensors would share it; never taken back, every mixing would pay for fresh memory."""
-    memory = Memory(torch.device("cpu"))
-    first = memory.empty(2 * LEAST, dtype)
+    memory = BufferPool(torch.device("cpu"))
+    first = memory.empty(2 * SMALLEST, dtype)
     place, view = first.data_ptr(), first[7:].view(torch.uint8)[3:]
     del first
-    second = memory.empty(2 * LEAST, dtype)
-    assert second.shape == (2 * LEAST,)
+    second = memory.empty(2 * SMALLEST, dtype)
+    assert second.shape == (2 * SMALLEST,)
     assert second.dtype == dtype
     assert second.data_ptr() != place
     del view
-    assert memory.empty(2 * LEAST, dtype).data_ptr() == place
+    assert memory.empty(2 * SMALLEST, dtype).data_ptr() == place
     # A message of another length, in the same memory.
-    assert memory.empty(2 * LEAST - 5, dtype).data_ptr() == place
+    assert memory.empty(2 * SMALLEST - 5, dtype).data_ptr() == place

@@ -7,7 +7,7 @@ import torch
 import depositum as dp
 from depositum import networks
 from depositum.engines import EngineSettings, Simulator
-from depositum.engines.mixing import Exchange
+from depositum.engines.mixing import MatrixMix
 from depositum.engines.mixing_products import MAX_INLINE_TERMS, MixingWeights, SparsityPattern
 from tests.support.seeded_problems import N, seeded_problem
 
@@ -15,8 +15,8 @@ DOUBLE = torch.float64
 CPU = torch.device("cpu")
 
 
-def exchange(network: dp.Network, trials: int = 1) -> Exchange:
-    return Exchange(network, trials, CPU, DOUBLE)
+def exchange(network: dp.Network, trials: int = 1) -> MatrixMix:
+    return MatrixMix(network, trials, CPU, DOUBLE)
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -69,7 +69,7 @@ def test_a_time_varying_network_applies_the_matrix_of_the_phase(name: str, inlin
         assert np.abs(mix(z).view(2, network.n, 4).numpy() - W @ blocks).max() <= 1e-12
         assert np.abs(mix.neighbours(z).view(2, network.n, 4).numpy() - links @ blocks).max() <= 1e-12
         assert mix.degree[: network.n, 0].tolist() == links.sum(1).tolist()
-        assert mix.sent_to(phase) == links.sum() / network.n
+        assert mix.mean_degree(phase) == links.sum() / network.n
         assert (mix(z).view(2, network.n, 4).mean(1) - z.view(2, network.n, 4).mean(1)).abs().max() <= 1e-12
 
 

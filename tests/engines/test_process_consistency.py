@@ -11,7 +11,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 import depositum as dp
-from depositum.engines.processes.alike import CHUNK, ROUNDING, _alike, _fixed, _weights, sketch
+from depositum.engines.distributed.consistency import (
+    CHUNK,
+    ROUNDING,
+    _close,
+    _frozen_and_buffers,
+    _weights,
+    sketch,
+)
 from depositum.problem import Problem, from_client_data
 from tests.support.processes_launch import launch
 from tests.support.processes_runs import client_data, fit_each, run_each
@@ -140,7 +147,7 @@ def test_a_run_goes_on_though_its_files_lie_elsewhere(tmp_path: Path) -> None:
     assert [said.code for said in start(tmp_path, configs, "--set", "run.steps=10")] == [0, 0]
     again = start(tmp_path, configs)
     assert [said.code for said in again] == [0, 0], again
-    assert "going on from iteration 10" in again[0].err
+    assert "resuming from iteration 10" in again[0].err
     other = start(tmp_path, configs, "--set", "algorithm.alpha=0.3")
     assert all("algorithm.alpha is 0.1" in said.err for said in other)
 
@@ -167,13 +174,13 @@ def test_buffers_that_are_not_finite() -> None:
         model = nn.Linear(2, 2)
         for k, buffer in enumerate(buffers):
             model.register_buffer(f"b{k}", buffer)
-        return _fixed(problem_with(model))
+        return _frozen_and_buffers(problem_with(model))
 
     mask, odd = torch.full((4, 4), -torch.inf).triu(1), torch.tensor([torch.nan, 1.0])
     own = fixed(mask, mask, odd, torch.ones(3))
-    assert all(map(_alike, own, fixed(mask, mask, odd, torch.ones(3))))
-    assert not all(map(_alike, own, fixed(mask, mask, odd, torch.ones(3) + 1e-3)))
-    assert not all(map(_alike, own, fixed(mask, mask.tril(-1), odd, torch.ones(3))))
+    assert all(map(_close, own, fixed(mask, mask, odd, torch.ones(3))))
+    assert not all(map(_close, own, fixed(mask, mask, odd, torch.ones(3) + 1e-3)))
+    assert not all(map(_close, own, fixed(mask, mask.tril(-1), odd, torch.ones(3))))
 
 
 def problem_with(model: nn.Module) -> Problem:
@@ -188,17 +195,17 @@ def test_one_link_in_thousands(n: int) -> None:
         moved = graph.copy()
         moved.remove_edge(*next(iter(graph.edges)))
         moved.add_edge(*next(iter(nx.complement(graph).edges)))
-        assert not _alike(*(_weights(dp.Network.from_graph(own)) for own in (graph, moved)))
+        assert not _close(*(_weights(dp.Network.from_graph(own)) for own in (graph, moved)))
 
 
 def test_sums_see_what_matters_and_not_the_last_digit() -> None:
     """Breaks if processors that round the last digit otherwise cannot train together, or if another order passes."""
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     rounded = x * (1 + ROUNDING / 100 * torch.randn(1000, generator=torch.Generator().manual_seed(1)))
-    assert _alike(sketch(x), sketch(rounded))
-    assert not _alike(sketch(x), sketch(x.flip(0)))
-    assert not _alike(sketch(x), sketch(x + 1e-2))
-    assert not _alike(sketch(x), sketch(x[:-1]))
+    assert _close(sketch(x), sketch(rounded))
+    assert not _close(sketch(x), sketch(x.flip(0)))
+    assert not _close(sketch(x), sketch(x + 1e-2))
+    assert not _close(sketch(x), sketch(x[:-1]))
     long = torch.ones(CHUNK + 3)
     assert sketch(long)[0] == pytest.approx(len(long) ** 0.5, rel=1e-12)
     assert max(map(abs, sketch(long)[1:])) < 20 * len(long) ** 0.5  # signs are drawn anew in every part

@@ -8,11 +8,10 @@ import torch
 
 import depositum as dp
 from depositum.engines import Simulator
-from depositum.engines.mixing import Exchange
-from depositum.engines.processes import Placement, own_data
-from depositum.engines.processes.engine import Waiting
-from depositum.engines.processes.promise import Promise, settled
-from depositum.metrics import cheap, costly
+from depositum.engines.distributed import Placement, restrict_data
+from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
+from depositum.engines.distributed.engine import AwaitingOracle
+from depositum.engines.mixing import MatrixMix
 from tests.support.processes_launch import launch
 from tests.support.processes_work import (
     CHANGING,
@@ -22,6 +21,7 @@ from tests.support.processes_work import (
     cases,
     changing,
     measured,
+    measures,
     networks,
     normed_model,
     poisoned,
@@ -56,8 +56,7 @@ def test_every_method_has_the_simulators_trajectory(share: int) -> None:
         for _, (phases, sent, evaluations) in (found[name, period] for found in ranks):
             assert phases == sim.costs.phases
             assert evaluations == pytest.approx(sim.costs.gradient_evaluations)
-            # Processes send whole rows for a compressed difference; clients of one process send each other nothing.
-            if share == 1 and name != "cdproxsgt":
+            if share == 1:  # clients of one process send each other nothing
                 assert sent == sim.costs.bytes_sent
 
 
@@ -95,7 +94,7 @@ def test_measures_are_the_simulators() -> None:
     sim.start()
     for _ in range(7):
         sim.step()
-    expected = cheap(sim.state, sim.oracle) | costly(sim.state, sim.oracle, 0.1, 2.0)
+    expected = measures(sim)
     for values, posted in launch(measured, size, n, "gather"):
         assert set(values) == set(expected)
         for name, value in expected.items():
@@ -120,14 +119,14 @@ def test_all_ranks_agree_on_what_was_not_finite_first() -> None:
 def test_other_clients_data_is_not_kept() -> None:
     """A process's problem has its own clients' samples, which draw the same batches, and of others their number."""
     whole = problem(4)
-    part = own_data(whole, range(2, 4))
+    part = restrict_data(whole, range(2, 4))
     kept = {int(i) for trial in whole.trials for i in np.concatenate(trial.parts[2:])}
     assert len(part.train) == len(kept) < len(whole.train)
     for trial, own in zip(whole.trials, part.trials, strict=True):
         assert [len(p) for p in own.parts] == [len(p) for p in trial.parts]
         for client in (2, 3):
             assert torch.equal(part.train.inputs[own.parts[client]], whole.train.inputs[trial.parts[client]])
-    again = own_data(part, range(2, 4))
+    again = restrict_data(part, range(2, 4))
     assert torch.equal(again.train.inputs, part.train.inputs)
 
 
@@ -150,25 +149,25 @@ def test_a_method_goes_on_while_its_rows_travel(name: str, events: list[str]) ->
     sim = simulated(name, 1, 4)
     seen: list[str] = []
 
-    class Travelling(Exchange):
-        def __call__(self, z: torch.Tensor, payload: float | None = None) -> torch.Tensor:
-            z = settled(z)
+    class Travelling(MatrixMix):
+        def __call__(self, z: torch.Tensor) -> torch.Tensor:
+            z = awaited(z)
             seen.append("send")
-            return Promise(z, lambda: seen.append("wait") or super(Travelling, self).__call__(z, payload))
+            return AsyncTensor(z, lambda: seen.append("wait") or super(Travelling, self).__call__(z))
 
-    class Noting(Waiting):
+    class Noting(AwaitingOracle):
         def sample(self, size: Any = None) -> Any:
             seen.append("draw")
             return sim.oracle.sample(size)
 
         def grad(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
-            x = settled(x)
+            x = awaited(x)
             seen.append("gradient")
             return super().grad(x, batch)
 
     sim.oracle.begin(sim.state.t + 1)
     mix = Travelling(sim.network, len(SEEDS), sim.device, sim.dtype)
-    settled(sim.algorithm.step(sim.state, Noting(sim.oracle), mix, "exchange"))
+    awaited(sim.algorithm.step(sim.state, Noting(sim.oracle), mix, "exchange"))
     assert seen == events
 
 
@@ -180,7 +179,7 @@ def test_a_promise_is_kept_when_it_is_used() -> None:
         made.append(1)
         return torch.ones(3)
 
-    promise = Promise(torch.zeros(3), finish)
+    promise = AsyncTensor(torch.zeros(3), finish)
     other = torch.arange(3.0) * 2
     assert not made
     assert torch.equal(other - promise, other - 1)

@@ -130,7 +130,7 @@ def test_the_first_non_finite_value_is_the_one_named() -> None:
     sim = simulate(seeded_problem((0,)), steps=0)
     from depositum.engines import Monitor
 
-    monitor = Monitor((0,), 10, sim.state)
+    monitor = Monitor((0,), range(N), N, 10, sim.state)
     for t in range(1, 7):
         sim.step()
         if t == 4:

@@ -21,7 +21,7 @@ def test_larger_steps_learn_faster_and_agree_less(momentum: str, real_data: Path
     for alpha in ALPHAS:
         overrides = (f"algorithm.alpha={alpha}", f"algorithm.momentum={momentum}", "run.seeds=[0, 1]")
         config = load(EXAMPLE, [*overrides, "run.evaluate_every=100", "metrics.costly_every=0", "run.steps=300"])
-        result = execute(config, tmp_path / str(alpha), base=EXAMPLE.parent)
+        result = execute(config, tmp_path / str(alpha))
         frame = result.history.frame
         losses.append(frame[frame["iteration"] == 100]["train_loss"].mean())
         errors.append(frame[frame["iteration"] > 0]["consensus_x"].mean())

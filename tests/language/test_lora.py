@@ -28,8 +28,7 @@ from depositum.metrics import with_perplexities
 from depositum.problem import Oracle
 from depositum.problem.constants import smoothness, variance
 from depositum.problem.losses import as_loss
-from depositum.runs import build_problem, load
-from depositum.runs.build import build_simulator
+from depositum.runs import build_engine, build_problem, load
 from tests.support.language_models import ADAPTED, make_tokenizer, records, with_model, write_config
 
 
@@ -115,7 +114,7 @@ def test_all_backends_agree(bases: dict[str, Path], lines: Path, tmp_path: Path)
             {"file": str(lines)},
             run={"seeds": [0, 1], "backend": backend},
         )
-        simulator = build_simulator(load(path))
+        simulator = build_engine([load(path)])
         simulator.start()
         for _ in range(3):
             simulator.step()
@@ -131,7 +130,7 @@ def test_all_backends_agree(bases: dict[str, Path], lines: Path, tmp_path: Path)
 def test_an_iteration_can_be_traced(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """The model inspects no values, so an iteration can be captured and compiled; its trace gives the same state."""
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"backend": "vmap"})
-    simulator = build_simulator(load(path))
+    simulator = build_engine([load(path)])
     simulator.start()
     simulator.advance(1)
     iteration = simulator.iteration
@@ -235,7 +234,7 @@ def test_constants_are_those_of_means_over_tokens(bases: dict[str, Path], lines:
     """
     table = {"run": {"dtype": "float64", "batch_size": 1}, "problem": with_model(bases["gpt2"], "gpt2", rank=1)}
     config = load(write_config(tmp_path / "c.toml", bases["gpt2"], {"file": str(lines)}, **table))
-    oracle = build_simulator(config).oracle
+    oracle = build_engine([config]).oracle
     x = oracle.start()
     v = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
     for _ in range(30):
@@ -250,7 +249,7 @@ def test_constants_are_those_of_means_over_tokens(bases: dict[str, Path], lines:
 def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """Two seeds of three clients, the problem, the oracle and the simulator of a remaining seed share one base."""
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"seeds": [0, 1]})
-    simulator = build_simulator(load(path))
+    simulator = build_engine([load(path)])
     simulator.start()
     smaller = simulator.restricted_to([1])
     problem = simulator.problem

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from depositum.runs import load
-from depositum.runs.build import build_problem, build_side_by_side
+from depositum.runs import build_problem, load
 from tests.support.small_runs import train, write_config
 
 TRAIN, TEST = 64, 40
@@ -56,7 +55,7 @@ def test_every_registered_model_has_one_output(tmp_path: Path, model: str) -> No
     """On 8×8 images: the last layer has one row, in the model and in the start of each seed."""
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "mine.npz", x=rng.random((12, 1, 8, 8)), y=np.arange(12) % 2)
-    problem = build_problem(load(config(tmp_path, model=model)), tmp_path)
+    problem = build_problem([load(config(tmp_path, model=model))])
     assert list(problem.model.parameters())[-1].shape == (1,)
     assert all(len(trial.start) == problem.layout.size for trial in problem.trials)
 
@@ -67,11 +66,11 @@ def test_a_user_defined_model_is_given_the_number_of_classes(labelled: dict[str,
     (tmp_path / "mymodel.py").write_text(
         "from torch import nn\ndef model(shape, classes):\n    assert classes == 2\n    return nn.Linear(4, 1)\n"
     )
-    assert build_problem(load(path), tmp_path).layout.size == 5
+    assert build_problem([load(path)]).layout.size == 5
 
 
 def test_combined_configurations_have_one_output(labelled: dict[str, np.ndarray], tmp_path: Path) -> None:
     """Seeds that only the second configuration has start with a model of the same size."""
     path = config(tmp_path)
     configs = [load(path, (f"run.seeds=[{seed}]",)) for seed in (0, 1)]
-    assert [len(trial.start) for trial in build_side_by_side(configs, tmp_path).trials] == [5, 5]
+    assert [len(trial.start) for trial in build_problem(configs).trials] == [5, 5]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from depositum import models
 from depositum.engines import Callback, Loop
-from depositum.runs import build_simulator, load
+from depositum.runs import build_engine, load
 from depositum.runs.checkpoint import CURRENT
 from depositum.runs.folder import read_history
 from tests.support import processes_runs
@@ -60,7 +60,7 @@ def test_divergence_is_said_and_the_finite_state_kept(tmp_path: Path) -> None:
     result, _ = train(config, tmp_path / "run")
     (divergence,) = result.diverged
 
-    simulator = build_simulator(load(config), tmp_path)
+    simulator = build_engine([load(config)])
     simulator.start()
     found = None
     while found is None:
@@ -162,7 +162,7 @@ def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[P
     again = launch(processes_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
     assert [s.code for s in again] == [2, 2]
     assert f"seed {bad} diverged" in again[0].err.splitlines()[-1]
-    assert "going on from iteration 20" in again[0].err
+    assert "resuming from iteration 20" in again[0].err
 
 
 def test_resuming_after_divergence(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from depositum.engines import Callback, Loop
 from depositum.errors import RunError
-from depositum.runs import execute_cells
+from depositum.runs import execute_all
 from tests.support.small_runs import StoppedAt, command, files, train, write_config
 from tests.support.small_sweeps import places, sweep
 
 fcntl = pytest.importorskip("fcntl")
-execute_module = importlib.import_module("depositum.runs.execute")
+execution = importlib.import_module("depositum.runs.execution")
 AT_WORK = "another process is at work there"
 
 
@@ -65,19 +65,19 @@ def test_a_folder_made_while_a_run_was_being_built(tmp_path: Path, monkeypatch: 
     """Of two that begin where there is no folder, the slower leaves the other's run as it is, the same or not."""
     config = write_config(tmp_path / "c.toml")
     other = write_config(tmp_path / "other.toml", algorithm={"alpha": 0.2})
-    build = execute_module.build_simulator
+    build = execution.build_problem
     for slower, said in ((other, "holds another run (algorithm.alpha is 0.1"), (config, "another process ran this")):
         folder = tmp_path / f"run-{slower.stem}"
         left: dict[str, bytes] = {}
 
         def meanwhile(*given: Any, folder: Path = folder, left: dict[str, bytes] = left) -> Any:
-            monkeypatch.setattr(execute_module, "build_simulator", build)
+            monkeypatch.setattr(execution, "build_problem", build)
             with command("run", config, "--out", folder) as quicker:
                 assert quicker.wait(120) == 0
             left |= files(folder)
             return build(*given)
 
-        monkeypatch.setattr(execute_module, "build_simulator", meanwhile)
+        monkeypatch.setattr(execution, "build_problem", meanwhile)
         with pytest.raises(RunError, match=re.escape(said)):
             train(slower, folder)
         assert files(folder) == left
@@ -88,9 +88,9 @@ def test_cells_of_a_sweep(tmp_path: Path) -> None:
     folders = places(tmp_path, 4)
     folders[2].mkdir()
     with somebody_else(folders[2]), pytest.raises(RunError, match=AT_WORK):
-        execute_cells(sweep(), folders)
+        execute_all(sweep(), folders)
     assert [folder.exists() for folder in folders] == [False, False, True, False]
-    assert all(result.finished for result in execute_cells(sweep(), folders))
+    assert all(result.finished for result in execute_all(sweep(), folders))
     for folder in folders:
         with somebody_else(folder):
             assert (folder / "config.toml").exists()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import depositum as dp
 from depositum.engines import Costs, Snapshot
-from depositum.runs import parts
+from depositum.runs import client_checkpoints
 from tests.support.processes_launch import Launch, launch
 from tests.support.processes_runs import (
     arguments,
@@ -130,7 +130,7 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path, moment: str, t: int, vi
     assert [said.code for said in again] == [0, 0], again
     if t > 6:
         kept = {12: 6, 16: 12, 18: 12, 20: 20}[t]
-        done = "nothing to do, 20 iterations are done" if kept == 20 else f"going on from iteration {kept}"
+        done = "nothing to do, 20 iterations are done" if kept == 20 else f"resuming from iteration {kept}"
         assert again[0].err.startswith(f"{out}: {done}\n")
     assert outcome(out) == outcome(whole / "2")
 
@@ -146,8 +146,8 @@ def test_stopped_by_a_signal_to_one_rank(whole: Path, tmp_path: Path) -> None:
         said = started.results()
     assert [s.code for s in said] == [130, 130]
     assert "stopped at iteration" in said[0].err
-    assert len({tuple(sorted(parts.iterations(out, [i]))) for i in range(4)}) == 1
-    assert max(parts.iterations(out, range(4))) < 20, "stopped too late to show anything"
+    assert len({tuple(sorted(client_checkpoints.iterations(out, [i]))) for i in range(4)}) == 1
+    assert max(client_checkpoints.iterations(out, range(4))) < 20, "stopped too late to show anything"
     assert [s.code for s in launch(run, 2, str(config), "--out", str(out))] == [0, 0]
     assert outcome(out) == outcome(whole / "2")
 
@@ -164,12 +164,12 @@ def test_on_any_number_of_processes(whole: Path, tmp_path: Path) -> None:
     assert [said.code for said in on(2, 5)] == [0, 0]
     four = on(4, 11)
     assert [said.code for said in four] == [0] * 4, four
-    assert "going on from iteration 5" in four[0].err
+    assert "resuming from iteration 5" in four[0].err
     _, said = train(config, out, overrides=("run.steps=15",))
-    assert said == [f"{out}: going on from iteration 11"]
+    assert said == [f"{out}: resuming from iteration 11"]
     (one,) = on(1, 20)
     assert one.code == 0
-    assert "going on from iteration 15" in one.err
+    assert "resuming from iteration 15" in one.err
     agree(out, whole / "1")
     # And where processes stopped half-way, the simulator takes up what each client kept.
     (out / "state.safetensors").unlink()
@@ -192,7 +192,9 @@ def test_some_iteration_is_always_held_by_all(data: st.DataObject) -> None:
 
         def write(t: int, who: Sequence[int]) -> None:
             for i in who:
-                parts.write(folder, Snapshot((0,), t, Costs(t), {"x": torch.full((1, 2), 10.0 * t + i)}), [i])
+                client_checkpoints.write(
+                    folder, Snapshot((0,), t, Costs(t), {"x": torch.full((1, 2), 10.0 * t + i)}), [i]
+                )
 
         for t in range(1, data.draw(st.integers(2, 5))):
             some = data.draw(st.sets(st.integers(0, clients - 1)))
@@ -201,12 +203,12 @@ def test_some_iteration_is_always_held_by_all(data: st.DataObject) -> None:
             for i in damaged:
                 (folder / "clients" / f"{i}.safetensors").write_bytes(b"half")
             complete = len(some) == clients and not damaged
-            common = parts.iterations(folder, range(clients))
+            common = client_checkpoints.iterations(folder, range(clients))
             last = t if complete else last
             assert max(common, default=0) == last
             if last:
-                parts.keep_only(folder, range(clients), last)
-                snapshot = parts.read(folder, range(clients), last)
+                client_checkpoints.make_current(folder, range(clients), last)
+                snapshot = client_checkpoints.read(folder, range(clients), last)
                 assert snapshot.tensors["x"][:, 0].tolist() == [10.0 * last + i for i in range(clients)]
                 assert (snapshot.t, snapshot.costs.phases) == (last, last)
             write(t, range(clients))  # the run goes on, and all finish it

@@ -53,7 +53,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, name: str, moment: str) ->
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KilledAt(at, moment))
     _, said = train(config, tmp_path / "killed")
-    assert said == [f"{tmp_path / 'killed'}: going on from iteration 12"]
+    assert said == [f"{tmp_path / 'killed'}: resuming from iteration 12"]
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
@@ -121,7 +121,7 @@ def test_kill_9(tmp_path: Path) -> None:
     again = command("run", config, "--out", tmp_path / "killed")
     _, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
-    assert "going on from iteration" in err
+    assert "resuming from iteration" in err
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
@@ -142,7 +142,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
     _, said = train(config, tmp_path / "stopped")
-    assert said == [f"{tmp_path / 'stopped'}: going on from iteration {t}"]
+    assert said == [f"{tmp_path / 'stopped'}: resuming from iteration {t}"]
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
@@ -259,7 +259,7 @@ def test_truncated_checkpoint(tmp_path: Path) -> None:
     assert not (folder / PREVIOUS).exists() or load_file(folder / PREVIOUS)
     assert load_file(folder / CURRENT)
     _, said = train(config, folder)
-    assert said == [f"{folder}: going on from iteration 12"]
+    assert said == [f"{folder}: resuming from iteration 12"]
     assert outcome(folder) == outcome(tmp_path / "whole")
 
 
@@ -270,7 +270,7 @@ def test_truncated_checkpoint_is_said(tmp_path: Path) -> None:
     _, said = train(config, tmp_path / "run")
     assert len(said) == 1
     assert said[0].startswith(f"{tmp_path / 'run' / CURRENT}: is no whole checkpoint")
-    assert said[0].endswith("going on from iteration 18")
+    assert said[0].endswith("resuming from iteration 18")
 
 
 @pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)])

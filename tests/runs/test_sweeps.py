@@ -11,9 +11,7 @@ import torch
 from depositum.algorithms import ALGORITHMS, row_parameters
 from depositum.engines import Callback, Loop
 from depositum.errors import DepositumError, RunError
-from depositum.runs import cells as cells_module
-from depositum.runs import checkpoint, execute, parse
-from depositum.runs.cells import execute_cells, together
+from depositum.runs import checkpoint, compatible, execute, execute_all, parse, resolve
 from tests.support.registered_methods import method_class
 from tests.support.small_runs import SMALL, files
 from tests.support.small_sweeps import RELATIVE, assert_alike, config, differing, places, sweep
@@ -28,8 +26,8 @@ def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_fro
     A label where a seed belongs, a measure with another cell's α or β, a row in another cell's file: all show here.
     """
     configs, loops = sweep(dtype=dtype, evaluate_from=evaluate_from), []
-    assert together(configs) == [[0, 1, 2, 3]]
-    results = execute_cells(configs, places(tmp_path, 4), on_loop=loops.append)
+    assert compatible(configs) == [[0, 1, 2, 3]]
+    results = execute_all(configs, places(tmp_path, 4), on_loop=loops.append)
     assert len(loops) == 1
     for one, folder, chosen in zip(results, places(tmp_path, 4, "alone"), configs, strict=True):
         alone = execute(chosen, folder)
@@ -37,7 +35,7 @@ def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_fro
         there, here = (pd.read_csv(result.folder / "consensus.csv") for result in (one, alone))
         pd.testing.assert_frame_equal(there, here, rtol=RELATIVE[dtype] * 10)
         saved = checkpoint.read(one.folder / checkpoint.CURRENT)
-        assert saved.seeds == tuple(chosen.run.seeds)
+        assert saved.seeds == tuple(chosen.config.run.seeds)
         assert torch.equal(saved.tensors["x"], one.snapshot.tensors["x"])
 
 
@@ -47,10 +45,10 @@ def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
     first = {"name": method, "alpha": 0.1} if method != "prox-dasa-gt" else {"name": method, "a": 0.2}
     second = {k: v if k == "name" else v / 2 for k, v in first.items()}
     tables = [{**SMALL, "algorithm": algorithm} for algorithm in (first, second)]
-    configs = [parse({**t, "run": {**SMALL["run"], "dtype": "float64", "backend": "vmap"}}) for t in tables]
-    assert together(configs) == [[0, 1]]
+    configs = [resolve(parse({**t, "run": {**SMALL["run"], "dtype": "float64", "backend": "vmap"}})) for t in tables]
+    assert compatible(configs) == [[0, 1]]
     for one, chosen, folder in zip(
-        execute_cells(configs, places(tmp_path, 2)), configs, places(tmp_path, 2, "alone"), strict=True
+        execute_all(configs, places(tmp_path, 2)), configs, places(tmp_path, 2, "alone"), strict=True
     ):
         assert_alike(one, execute(chosen, folder))
 
@@ -60,8 +58,8 @@ def test_compiled(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"dtype": "float64", "steps": 4, "period": 1}
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # said where an iteration cannot be compiled
-        fast = execute_cells(differing(**changes, compile="always"), places(tmp_path, 2))
-    plain = execute_cells(differing(**changes, compile="never"), places(tmp_path, 2, "plain"))
+        fast = execute_all(differing(**changes, compile="always"), places(tmp_path, 2))
+    plain = execute_all(differing(**changes, compile="never"), places(tmp_path, 2, "plain"))
     for one, other in zip(fast, plain, strict=True):
         torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-10, atol=1e-12)
 
@@ -71,8 +69,8 @@ def test_compiled(tmp_path: Path) -> None:
 def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
     """Captured in CUDA graphs, which read the columns where they were: the trajectories of the CPU, to rounding."""
     changes: dict[str, Any] = {"dtype": "float64", "steps": 40, "compile": compile}
-    gpu = execute_cells(sweep(**{**changes, "device": "cuda"}), places(tmp_path, 4))
-    cpu = execute_cells(sweep(**{**changes, "compile": "never"}), places(tmp_path, 4, "cpu"))
+    gpu = execute_all(sweep(**{**changes, "device": "cuda"}), places(tmp_path, 4))
+    cpu = execute_all(sweep(**{**changes, "compile": "never"}), places(tmp_path, 4, "cpu"))
     for one, other in zip(gpu, cpu, strict=True):
         torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-9, atol=1e-10)
 
@@ -91,7 +89,7 @@ def test_who_can_run_together() -> None:
         config(problem={"partition_seed": 3, "weighting": "samples"}),
         config(run={"seeds": [4, 5]}),
     ]
-    assert together(alike) == [list(range(len(alike)))]
+    assert compatible(alike) == [list(range(len(alike)))]
     others = [
         config(algorithm={"momentum": "nesterov"}),
         config(algorithm={"start": "local"}),
@@ -111,19 +109,19 @@ def test_who_can_run_together() -> None:
         config(metrics={"smoothness": "measure"}),
         config(metrics={"smoothness": "measure"}),
     ]
-    groups = together([*others, *others[:2]])
+    groups = compatible([*others, *others[:2]])
     assert groups == [[0, 17], [1, 18], *([i] for i in range(2, len(others) - 2)), [15, 16]]
-    assert together([alike[0], others[0], alike[1]]) == [[0, 2], [1]]
-    assert together([]) == []
+    assert compatible([alike[0], others[0], alike[1]]) == [[0, 2], [1]]
+    assert compatible([]) == []
 
 
 def test_choices_that_are_no_numbers_part_cells() -> None:
     """`None` and a number, or a word and a number, are different steps."""
     names = [{"name": "dsmt", "chebyshev": False}, {"name": "dsmt", "chebyshev": False, "b": 0.5}]
     table = {**SMALL, "problem": {**SMALL["problem"], "beta": 0.0}}
-    assert together([parse({**table, "algorithm": algorithm}) for algorithm in names]) == [[0], [1]]
+    assert compatible([resolve(parse({**table, "algorithm": algorithm})) for algorithm in names]) == [[0], [1]]
     keeps = [{"name": "cdproxsgt", "keep": keep} for keep in (0.3, 0.5)]
-    assert together([parse({**SMALL, "algorithm": algorithm}) for algorithm in keeps]) == [[0], [1]]
+    assert compatible([resolve(parse({**SMALL, "algorithm": algorithm})) for algorithm in keeps]) == [[0], [1]]
 
 
 def test_registered_methods_can_all_be_swept() -> None:
@@ -142,11 +140,11 @@ def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: p
                 raise torch.OutOfMemoryError
 
     if short == "estimate":
-        monkeypatch.setattr(cells_module, "_fits", lambda problem, _: len(problem.trials) <= 4)
+        monkeypatch.setattr("depositum.runs.execution._fits", lambda problem, _: len(problem.trials) <= 4)
     if short == "rows":
-        monkeypatch.setattr(cells_module, "CPU_ROWS", 16)
+        monkeypatch.setattr("depositum.runs.execution.CPU_ROWS", 16)
     said: list[str] = []
-    results = execute_cells(
+    results = execute_all(
         sweep(),
         places(tmp_path, 4),
         callbacks=[Short()],
@@ -155,8 +153,8 @@ def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: p
     )
     expected = {"estimate": [4, 1 + 3], "device": [8, 4, 4], "rows": [4, 4]}
     assert trials == expected[short]
-    assert ("4 runs at once do not fit the memory; 2 and 2 instead" in said) == (short != "rows")
-    for one, other in zip(results, execute_cells(sweep(), places(tmp_path, 4, "whole")), strict=True):
+    assert ("4 runs at once do not fit in memory; running 2 and 2 instead" in said) == (short != "rows")
+    for one, other in zip(results, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
         assert_alike(one, other, "float32")
 
 
@@ -181,7 +179,7 @@ def test_what_a_run_alone_refuses_is_refused_alike(tmp_path: Path, bad: dict[str
     with pytest.raises(DepositumError) as alone:
         execute(config(**bad), tmp_path / "alone")
     with pytest.raises(DepositumError) as among:
-        execute_cells([config(**good), config(**bad)], places(tmp_path, 2))
+        execute_all([config(**good), config(**bad)], places(tmp_path, 2))
     assert str(among.value) == str(alone.value)
     assert not any(folder.exists() for folder in places(tmp_path, 2))
 
@@ -190,9 +188,9 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     """One folder for two cells, or one that holds another run: nothing is run, and nothing written."""
     configs = sweep()[:2]
     with pytest.raises(RunError, match="same folder"):
-        execute_cells(configs, [tmp_path / "a", tmp_path / "a"])
+        execute_all(configs, [tmp_path / "a", tmp_path / "a"])
     execute(configs[0], tmp_path / "b")
     before = files(tmp_path)
     with pytest.raises(RunError, match="holds another run"):
-        execute_cells(configs, [tmp_path / "c", tmp_path / "b"])
+        execute_all(configs, [tmp_path / "c", tmp_path / "b"])
     assert files(tmp_path) == before

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from depositum.engines import Callback, Divergence, Loop
-from depositum.runs import checkpoint, execute
-from depositum.runs.cells import execute_cells
+from depositum.runs import checkpoint, execute, execute_all
 from tests.support.small_runs import StoppedAt, files, outcome
 from tests.support.small_sweeps import assert_alike, config, places, sweep
 
@@ -24,11 +23,11 @@ from tests.support.small_sweeps import assert_alike, config, places, sweep
 def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, t: int) -> None:
     """To the byte, as for a run alone."""
     said: list[str] = []
-    stopped = execute_cells(sweep(), places(tmp_path, 4), callbacks=[StoppedAt(t)])
+    stopped = execute_all(sweep(), places(tmp_path, 4), callbacks=[StoppedAt(t)])
     assert [(result.finished, result.snapshot.t) for result in stopped] == [(False, t)] * 4
-    resumed = execute_cells(sweep(), places(tmp_path, 4), say=said.append)
-    assert said == [f"{folder}: going on from iteration {t}" for folder in places(tmp_path, 4)]
-    for one, other in zip(resumed, execute_cells(sweep(), places(tmp_path, 4, "whole")), strict=True):
+    resumed = execute_all(sweep(), places(tmp_path, 4), say=said.append)
+    assert said == [f"{folder}: resuming from iteration {t}" for folder in places(tmp_path, 4)]
+    for one, other in zip(resumed, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
         assert one.finished
         assert outcome(one.folder) == outcome(other.folder)
 
@@ -50,12 +49,12 @@ def test_killed_between_the_checkpoints_of_one_moment(
 
     monkeypatch.setattr(checkpoint, "write", write)
     with pytest.raises(KeyboardInterrupt):
-        execute_cells(sweep(dtype="float64"), places(tmp_path, 4))
+        execute_all(sweep(dtype="float64"), places(tmp_path, 4))
     monkeypatch.setattr(checkpoint, "write", real)
     loops: list[Loop] = []
-    resumed = execute_cells(sweep(dtype="float64"), places(tmp_path, 4), on_loop=loops.append)
+    resumed = execute_all(sweep(dtype="float64"), places(tmp_path, 4), on_loop=loops.append)
     assert len(loops) == (2 if writes < 4 else 1)
-    for one, other in zip(resumed, execute_cells(sweep(dtype="float64"), places(tmp_path, 4, "whole")), strict=True):
+    for one, other in zip(resumed, execute_all(sweep(dtype="float64"), places(tmp_path, 4, "whole")), strict=True):
         assert_alike(one, other)
         if len(loops) == 1:
             assert outcome(one.folder) == outcome(other.folder)
@@ -64,15 +63,14 @@ def test_killed_between_the_checkpoints_of_one_moment(
 KILLED = """
 import json, pathlib, sys, time
 from depositum.engines import Callback
-from depositum.runs import parse
-from depositum.runs.cells import execute_cells
+from depositum.runs import execute_all, parse, resolve
 
 class Slow(Callback):
     def on_step(self, loop):
         time.sleep(0.02)
 
-configs = [parse(table) for table in json.loads(sys.argv[1])]
-execute_cells(configs, [pathlib.Path(folder) for folder in sys.argv[2:]], callbacks=[Slow()])
+configs = [resolve(parse(table)) for table in json.loads(sys.argv[1])]
+execute_all(configs, [pathlib.Path(folder) for folder in sys.argv[2:]], callbacks=[Slow()])
 """
 
 
@@ -80,7 +78,7 @@ execute_cells(configs, [pathlib.Path(folder) for folder in sys.argv[2:]], callba
 def test_kill_9(tmp_path: Path) -> None:
     """A process that dies at any moment leaves folders that all go on to the same end."""
     configs, folders = sweep(dtype="float64", steps=60), places(tmp_path, 4)
-    tables = json.dumps([chosen.model_dump(exclude_none=True) for chosen in configs])
+    tables = json.dumps([chosen.config.model_dump(exclude_none=True) for chosen in configs])
     process = subprocess.Popen([sys.executable, "-c", KILLED, tables, *map(str, folders)], env={**os.environ})
     try:
         while not all((folder / checkpoint.PREVIOUS).exists() for folder in folders):
@@ -90,22 +88,22 @@ def test_kill_9(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not any(checkpoint.iteration(folder / checkpoint.PREVIOUS) >= 54 for folder in folders)
-    resumed = execute_cells(configs, folders)
-    for one, other in zip(resumed, execute_cells(configs, places(tmp_path, 4, "whole")), strict=True):
+    resumed = execute_all(configs, folders)
+    for one, other in zip(resumed, execute_all(configs, places(tmp_path, 4, "whole")), strict=True):
         assert outcome(one.folder) == outcome(other.folder)
 
 
 def test_cells_go_on_alone_and_runs_go_on_as_cells(tmp_path: Path) -> None:
     """A cell's folder is a run's folder, both ways."""
     configs = sweep(dtype="float64")
-    whole = execute_cells(configs, places(tmp_path, 4, "whole"))
-    execute_cells(configs, places(tmp_path, 4), callbacks=[StoppedAt(9)])
+    whole = execute_all(configs, places(tmp_path, 4, "whole"))
+    execute_all(configs, places(tmp_path, 4), callbacks=[StoppedAt(9)])
     for chosen, folder, other in zip(configs, places(tmp_path, 4), whole, strict=True):
         assert_alike(execute(chosen, folder), other)
     for chosen, folder in zip(configs, places(tmp_path, 4, "run"), strict=True):
         execute(chosen, folder, callbacks=[StoppedAt(9)])
     loops: list[Loop] = []
-    for one, other in zip(execute_cells(configs, places(tmp_path, 4, "run"), on_loop=loops.append), whole, strict=True):
+    for one, other in zip(execute_all(configs, places(tmp_path, 4, "run"), on_loop=loops.append), whole, strict=True):
         assert_alike(one, other)
     assert len(loops) == 1
 
@@ -118,7 +116,7 @@ def test_what_is_finished_is_left_alone(tmp_path: Path) -> None:
     before = [files(folders[place]) for place in (0, 1, 3)]
     said: list[str] = []
     loops: list[Loop] = []
-    results = execute_cells(configs, folders, say=said.append, on_loop=loops.append)
+    results = execute_all(configs, folders, say=said.append, on_loop=loops.append)
     assert said == [f"{folders[place]}: nothing to do, 20 iterations are done" for place in (0, 1, 3)]
     assert [files(folders[place]) for place in (0, 1, 3)] == before
     assert [len(loop.engine.problem.trials) for loop in loops] == [1]
@@ -129,19 +127,19 @@ def test_what_is_finished_is_left_alone(tmp_path: Path) -> None:
 
 def test_extended(tmp_path: Path) -> None:
     """More steps, for all cells at once."""
-    execute_cells(sweep(steps=10), places(tmp_path, 4))
-    longer = execute_cells(sweep(), places(tmp_path, 4))
-    for one, other in zip(longer, execute_cells(sweep(), places(tmp_path, 4, "whole")), strict=True):
+    execute_all(sweep(steps=10), places(tmp_path, 4))
+    longer = execute_all(sweep(), places(tmp_path, 4))
+    for one, other in zip(longer, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
         assert outcome(one.folder) == outcome(other.folder)
 
 
 def test_once_asked_to_stop_later_groups_stop_too(tmp_path: Path) -> None:
     """A person who stops a sweep does not wait for the rest of it."""
     configs = [*sweep(), *sweep(period=2)]
-    results = execute_cells(configs, places(tmp_path, 8), callbacks=[StoppedAt(5)])
+    results = execute_all(configs, places(tmp_path, 8), callbacks=[StoppedAt(5)])
     assert [result.snapshot.t for result in results] == [5] * 4 + [0] * 4
     assert not any(result.finished for result in results)
-    assert all(result.finished for result in execute_cells(configs, places(tmp_path, 8)))
+    assert all(result.finished for result in execute_all(configs, places(tmp_path, 8)))
 
 
 # Diverged
@@ -170,7 +168,7 @@ def test_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
     run = {"dtype": "float64", "seeds": [0, 3]}
     configs = [config(algorithm={"alpha": alpha}, run=run) for alpha in (0.1, 1.7e308, 0.05)]
     told = Told()
-    results = execute_cells(configs, places(tmp_path, 3), callbacks=[told])
+    results = execute_all(configs, places(tmp_path, 3), callbacks=[told])
     assert [{d.seed for d in result.diverged} for result in results] == [set(), {0, 3}, set()]
     assert all(result.finished for result in results)
     for one, chosen, folder in zip(results, configs, places(tmp_path, 3, "alone"), strict=True):
@@ -179,12 +177,12 @@ def test_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
         assert (one.folder / "consensus.csv").read_text().count("\n") == (folder / "consensus.csv").read_text().count(
             "\n"
         )
-    assert told.traced == {0, 3}
+    assert told.traced == {0, 1, 4, 5}, "trials of several runs are known by their labels"
     assert told.seeds[0] == [0, 3] * 3
     assert told.seeds[-1] == [0, 3] * 2
-    assert told.diverged == results[1].diverged
+    assert [d._replace(seed=(0, 3)[d.seed - 2]) for d in told.diverged] == results[1].diverged
     said: list[str] = []
-    again = execute_cells(configs, places(tmp_path, 3), say=said.append)
+    again = execute_all(configs, places(tmp_path, 3), say=said.append)
     assert said[1].endswith("nothing to do, every seed has diverged")
     assert again[1].diverged == results[1].diverged
 
@@ -194,17 +192,19 @@ def test_a_seed_of_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HALF)
     model = {"model": "own:half", "partition": "iid", "regularizer": "zero", "loss": "cross-entropy"}
     configs = [
-        config(problem={**model, "beta": 0.0}, algorithm={"alpha": alpha}, run={"dtype": "float64", "seeds": [0, 1]})
+        config(
+            tmp_path,
+            problem={**model, "beta": 0.0},
+            algorithm={"alpha": alpha},
+            run={"dtype": "float64", "seeds": [0, 1]},
+        )
         for alpha in (1e5, 1e-9)
     ]
-    alone = [
-        execute(chosen, folder, base=tmp_path)
-        for chosen, folder in zip(configs, places(tmp_path, 2, "alone"), strict=True)
-    ]
+    alone = [execute(chosen, folder) for chosen, folder in zip(configs, places(tmp_path, 2, "alone"), strict=True)]
     assert [len(result.diverged) for result in alone] == [1, 0]
-    whole = execute_cells(configs, places(tmp_path, 2), base=tmp_path)
-    execute_cells(configs, places(tmp_path, 2, "stopped"), base=tmp_path, callbacks=[StoppedAt(13)])
-    resumed = execute_cells(configs, places(tmp_path, 2, "stopped"), base=tmp_path)
+    whole = execute_all(configs, places(tmp_path, 2))
+    execute_all(configs, places(tmp_path, 2, "stopped"), callbacks=[StoppedAt(13)])
+    resumed = execute_all(configs, places(tmp_path, 2, "stopped"))
     for one, other, again in zip(whole, alone, resumed, strict=True):
         assert_alike(one, other)
         assert outcome(again.folder) == outcome(one.folder)

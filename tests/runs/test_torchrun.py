@@ -67,7 +67,7 @@ def test_killed_and_restarted(
     said, _ = started.communicate(timeout=120)
     assert started.returncode == 0, said
     assert re.search(rf"^error: rank {victim} \(clients {2 * victim}–{2 * victim + 1}, host .*\) is gone", said, re.M)
-    assert re.search(r"going on from iteration (12|18|24|30|36)$", said, re.M)
+    assert re.search(r"resuming from iteration (12|18|24|30|36)$", said, re.M)
     assert kill_test.outcome(out) == kill_test.outcome(whole / "out")
 
 

@@ -11,9 +11,8 @@ from torch import nn
 
 import depositum as dp
 from depositum.engines import Callback
-from depositum.engines.processes import ProcessSettings
-from depositum.engines.processes import group as group_module
-from depositum.runs import parts, together
+from depositum.engines.distributed import ProcessSettings, communicator
+from depositum.runs import checkpoint, distributed_run
 from tests.support.small_runs import Said, cli
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +36,7 @@ def run_slowly(pause: str, *arguments: str) -> Said:
 
 def run_as_version(first: list[str], version: str) -> Said:
     """`depositum run` of another version of the package."""
-    group_module._versions = lambda: {"version of depositum": version}
+    communicator._versions = lambda: {"version of depositum": version}
     return cli("run", *first)
 
 
@@ -65,17 +64,17 @@ def _end() -> None:
 
 
 def _die_at(moment: str, t: int) -> None:
-    class Dying(together.RankLog):
+    class Dying(distributed_run.RankLog):
         def _die(self, loop: Any, *_: object) -> None:
             if loop.t == t:
                 _end()
 
     setattr(Dying, moment, Dying._die)
-    together.RankLog = Dying  # type: ignore[misc]
+    distributed_run.RankLog = Dying  # type: ignore[misc]
 
 
 def _die_within_a_checkpoint(t: int) -> None:
-    write = parts.checkpoint.write
+    write = checkpoint.write
     seen: list[Path] = []
 
     def writing(path: Path, snapshot: Any) -> None:
@@ -85,7 +84,7 @@ def _die_within_a_checkpoint(t: int) -> None:
                 _end()
         write(path, snapshot)
 
-    parts.checkpoint.write = writing  # type: ignore[attr-defined]
+    checkpoint.write = writing  # type: ignore[attr-defined]
 
 
 # fit

@@ -13,14 +13,17 @@ from torch import Tensor, nn
 
 import depositum as dp
 from depositum.algorithms import ALGORITHMS
+from depositum.channels import CHANNELS, as_channel
 from depositum.data import Samples
-from depositum.engines import EngineSettings, Simulator
-from depositum.engines.processes import Placement, ProcessEngine, join
-from depositum.engines.processes import group as group_module
-from depositum.engines.processes.links import CACHED, Links
-from depositum.engines.processes.promise import settled
+from depositum.engines import Costs, EngineSettings, Loop, Simulator
+from depositum.engines.distributed import DistributedEngine, Placement, communicator
+from depositum.engines.distributed.async_tensor import awaited
+from depositum.engines.distributed.links import CACHED, LinkMix
+from depositum.engines.distributed.torch_communicator import join
+from depositum.engines.engine import restricted
 from depositum.errors import PeerLost
 from depositum.layout import Layout
+from depositum.metrics import cheap, costly
 from depositum.networks import DroppedLinks
 from depositum.problem import Problem, Trial, as_loss
 
@@ -87,15 +90,28 @@ def trajectories(n: int) -> dict[tuple[str, int], tuple[dict[str, Array], tuple[
     group = join(30, "cpu")
     out = {}
     for name, period in cases():
-        engine = ProcessEngine(*setting(name, n), group, period=period, batch_size=4, settings=SETTINGS)
+        engine = DistributedEngine(*setting(name, n), group, period=period, batch_size=4, settings=SETTINGS)
         engine.start()
         for _ in range(STEPS):
             engine.step()
-        costs = engine.mean_costs()
+        costs = mean_costs(engine)
         tensors = {key: tensor.numpy() for key, tensor in engine.snapshot().items()}
         out[name, period] = tensors, (costs.phases, costs.bytes_sent, costs.gradient_evaluations)
     group.leave()
     return out
+
+
+def mean_costs(engine: DistributedEngine) -> Costs:
+    """What a client has cost on average over all ranks, as the history records it."""
+    return Loop(engine, STEPS)._costs()[0]
+
+
+def measures(engine: Simulator | DistributedEngine, train: bool = True) -> dict[str, Tensor]:
+    """All measures of a state, `[S]` each, as far as they may be shared."""
+    if engine.sharing == "none":
+        return {}
+    values = cheap(engine.state, engine.oracle, train, engine.reduction)
+    return values | costly(engine.state, engine.oracle, 0.1, [2.0] * len(SEEDS), "nu", engine.reduction, engine.sharing)
 
 
 # Links
@@ -143,14 +159,14 @@ def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
     group, posted = join(30, "cpu"), count_posted()
     out = {}
     for name, network in networks(n).items():
-        for send in ("float32", "float16", "bfloat16", "sparse"):
+        for send in CHANNELS:
             for dtype in (torch.float64, torch.float32):
-                links = Links(network, group, len(SEEDS), dtype, send)
+                links = LinkMix(network, group, len(SEEDS), dtype, as_channel(send), ROW)
                 z = some_rows(n, dtype)[:, list(links.held)].flatten(0, 1)
                 for phase in range(3):
                     posted.clear()
-                    before = {peer: (t.messages, t.bytes) for peer, t in links.sent.items()}
-                    links.enter(phase)
+                    before = {peer: (t.messages, t.bytes) for peer, t in links.traffic.items()}
+                    links.begin(phase)
                     mixed, around = links(z), links.neighbours(z)
                     shape = (len(SEEDS), len(links.held), ROW)
                     out[name, send, str(dtype), phase] = {
@@ -160,7 +176,7 @@ def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
                         "posted": list(posted),
                         "counted": {
                             peer: tuple(np.subtract((t.messages, t.bytes), before.get(peer, (0, 0))))
-                            for peer, t in links.sent.items()
+                            for peer, t in links.traffic.items()
                         },
                     }
     group.leave()
@@ -182,13 +198,13 @@ def long_exchanges(n: int) -> dict[str, list[Array]]:
     """Mixings of 1, 2, 4, … times some long rows: of every other one all is kept, of the rest a view."""
     group = join(30, "cpu")
     out = {}
-    for send in ("float32", "sparse"):
-        links = Links(dp.ring(n), group, 1, torch.float32, send)
+    for send in ("exact", "sparse"):
+        links = LinkMix(dp.ring(n), group, 1, torch.float32, as_channel(send), LONG)
         z = long_rows(n)[list(links.held)]
         kept = []
         for power in range(6):
-            mixed = settled(links(z * 2**power))
-            settled(links.neighbours(z))
+            mixed = awaited(links(z * 2**power))
+            awaited(links.neighbours(z))
             kept.append(mixed if power % 2 == 0 else mixed[:, 5:])
             del mixed
         out[send] = [rows.numpy() for rows in kept]
@@ -210,7 +226,7 @@ def changing(n: int) -> list[Array]:
     out = []
     for network, name, period in CHANGING:
         parts = problem(n), networks(n)[network], dp.algorithm(name)
-        engine = ProcessEngine(*parts, group, period=period, batch_size=4, settings=SETTINGS)
+        engine = DistributedEngine(*parts, group, period=period, batch_size=4, settings=SETTINGS)
         engine.start()
         for _ in range(STEPS):
             engine.step()
@@ -231,7 +247,7 @@ def normed_model() -> nn.Module:
 def measured(n: int, evaluate: Any) -> tuple[dict[str, list[float]], int]:
     """All measures after a few steps, and the messages between ranks that measuring took."""
     group, posted = join(30, "cpu"), count_posted()
-    engine = ProcessEngine(
+    engine = DistributedEngine(
         problem(n, model=normed_model(), weighting="samples"),
         dp.ring(n),
         dp.Depositum(0.1),
@@ -245,9 +261,8 @@ def measured(n: int, evaluate: Any) -> tuple[dict[str, list[float]], int]:
     for _ in range(7):
         engine.step()
     posted.clear()
-    values = engine.measure_cheap() | engine.measure_costly(0.1, 2.0)
-    sent = len(posted)
-    assert engine.measure_cheap(False).keys() == engine.measure_cheap().keys() - {"train_loss", "phi"}
+    values, sent = measures(engine), len(posted)
+    assert measures(engine, train=False).keys() == values.keys() - {"train_loss", "phi"}
     group.leave()
     return {name: value.tolist() for name, value in values.items()}, sent
 
@@ -256,8 +271,8 @@ def resumed(n: int) -> bool:
     """Whether a run that was taken up half-way, by another engine, ends in the same bytes at the same cost."""
     group = join(30, "cpu")
 
-    def engine(steps: int) -> ProcessEngine:
-        made = ProcessEngine(
+    def engine(steps: int) -> DistributedEngine:
+        made = DistributedEngine(
             problem(n, model=normed_model()), dp.ring(n), dp.Depositum(0.1), group, batch_size=6, settings=SETTINGS
         )
         made.start()
@@ -269,7 +284,7 @@ def resumed(n: int) -> bool:
     other.restore(half.snapshot(), half.t, half.costs)
     for _ in range(5):
         other.step()
-    one_seed = half.restricted_to(SEEDS[1:])
+    one_seed = restricted(half, SEEDS[1:])
     for _ in range(5):
         one_seed.step()
     group.leave()
@@ -282,15 +297,15 @@ def resumed(n: int) -> bool:
 def poisoned(n: int) -> list[tuple[Any, ...]]:
     """What all ranks agree on when one client of the second seed leaves the finite numbers."""
     group = join(30, "cpu")
-    engine = ProcessEngine(problem(n), dp.ring(n), dp.Depositum(0.1), group, batch_size=4, settings=SETTINGS)
+    engine = DistributedEngine(problem(n), dp.ring(n), dp.Depositum(0.1), group, batch_size=4, settings=SETTINGS)
     engine.start()
-    before = engine.diverged()
+    before = engine.monitor.diverged(group)
     for t in range(6):
         engine.step()
         if t == 2 and group.rank == 1:
             engine.state.y[-1, 3] = float("nan")
-            engine.finite.observe(engine.state)
-    found = [tuple(divergence) for divergence in engine.diverged()]
+            engine.monitor.observe(engine.state)
+    found = [tuple(divergence) for divergence in engine.monitor.diverged(group)]
     group.leave()
     return [*before, *found]
 
@@ -303,7 +318,7 @@ def until_lost(n: int, name: str, timeout: float, folder: str) -> tuple[str, tup
     asked: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     group = join(timeout, "cpu")
-    engine = ProcessEngine(*setting(name, n), group, batch_size=4, settings=SETTINGS)
+    engine = DistributedEngine(*setting(name, n), group, batch_size=4, settings=SETTINGS)
     engine.start()
     try:
         while True:
@@ -320,12 +335,13 @@ def refused(settings: dict[str, Any]) -> str:
     """What this rank says when ranks come with these settings; "" if it goes on."""
     try:
         group = join(10, "cpu")
-        with group.together("start"):
+        with group.all_or_none("start"):
             if version := settings.pop("version", None):
-                group_module._versions = lambda: {"version of depositum": version}
+                communicator._versions = lambda: {"version of depositum": version}
             if missing := settings.pop("missing", None):
                 raise dp.DataError(f"{missing}: is not here")
-            group.check_alike(settings)
+        group.check_same(settings)
+        with group.all_or_none("share the clients"):
             Placement(settings["problem"]["clients"], group.size)
     except dp.DepositumError as error:
         return f"{type(error).__name__}: {error}"
@@ -345,7 +361,7 @@ def alone(timeout: float) -> str:
 def slow_once(n: int, timeout: float, folder: str) -> tuple[str, tuple[int, ...]]:
     """Rank 1 answers late, when it has been noted but not given up; later rank 2 ends. Who is named then?"""
     group = join(timeout, "cpu")
-    engine = ProcessEngine(*setting("depositum", n), group, batch_size=4, settings=SETTINGS)
+    engine = DistributedEngine(*setting("depositum", n), group, batch_size=4, settings=SETTINGS)
     engine.start()
     try:
         while True:

@@ -68,7 +68,7 @@ def train(
     """Run a configuration file in this process; return the result and what was said."""
     said: list[str] = []
     checked = load(config, overrides)
-    return execute(checked, out, base=config.parent, callbacks=callbacks, say=said.append), said
+    return execute(checked, out, callbacks=callbacks, say=said.append), said
 
 
 def command(*arguments: object, **environment: str) -> "subprocess.Popen[str]":

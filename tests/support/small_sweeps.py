@@ -7,21 +7,21 @@ from typing import Any
 import pandas as pd
 import torch
 
-from depositum.runs import Config, RunResult, parse
+from depositum.runs import ResolvedConfig, RunResult, parse, resolve
 from tests.support.small_runs import SMALL, files
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-5}
 
 
-def config(**changes: dict[str, Any]) -> Config:
+def config(base: Path | None = None, **changes: dict[str, Any]) -> ResolvedConfig:
     table = copy.deepcopy(SMALL)
     table["run"]["backend"] = "vmap"  # found by a stopwatch otherwise, and another one rounds otherwise
     for section, keys in changes.items():
         table.setdefault(section, {}).update(keys)
-    return parse(table)
+    return resolve(parse(table), base)
 
 
-def sweep(**run: Any) -> list[Config]:
+def sweep(**run: Any) -> list[ResolvedConfig]:
     """Four cells that differ in all they may: numbers, β, partition, weighting, seeds."""
     return [
         config(run={"seeds": [0, 3], **run}),
@@ -50,7 +50,7 @@ def assert_alike(one: RunResult, other: RunResult, dtype: str = "float64") -> No
     assert set(files(one.folder)) == set(files(other.folder))
 
 
-def differing(**run: Any) -> list[Config]:
+def differing(**run: Any) -> list[ResolvedConfig]:
     """Two cells with columns of every kind: α, γ and β."""
     changed = {"algorithm": {"alpha": 0.03, "gamma": 0.9}, "problem": {"beta": 0.0}}
     return [config(run=run), config(**changed, run=run)]

@@ -27,8 +27,6 @@ _CITATION = (
     "Yan, Chen, Chen, Cui, Lu, Xu: Compressed Decentralized Proximal Stochastic Gradient Method for Nonconvex "
     "Composite Problems with Heterogeneous Data, ICML 2023"
 )
-#: Size of the index that is sent with each entry selected by top-k.
-_INDEX_BYTES = 4
 
 
 class DProxSGTState(NamedTuple):
@@ -116,6 +114,7 @@ class CDProxSGT(StepsizeMethod):
     """
 
     name = "cdproxsgt"
+    compresses = True
     about = About(
         title="CDProxSGT",
         citation=_CITATION,
@@ -156,15 +155,8 @@ class CDProxSGT(StepsizeMethod):
 
     def _gossip(self, z: Tensor, hat: Tensor, gamma: float, mix: Mix) -> tuple[Tensor, Tensor]:
         """Return z + γ(W − I)ẑ and ẑ, after adding the compressed difference, the only thing sent, to ẑ."""
-        difference, payload = self._compressed(z - hat)
-        hat = hat + difference
-        return z + gamma * (mix(hat, payload) - hat), hat
+        from depositum.channels import Exact, TopK  # imports torch
 
-    def _compressed(self, z: Tensor) -> tuple[Tensor, float | None]:
-        """Return Q(z) and the size of one of its rows in bytes."""
-        if self.compressor == "none":
-            return z, None
-        k = max(1, round(self.keep * z.shape[1]))
-        largest = z.abs().topk(k, dim=1).indices
-        kept = zeros_like(z).scatter(1, largest, z.gather(1, largest))
-        return kept, k * (z.element_size() + _INDEX_BYTES)
+        channel = TopK(self.keep) if self.compressor == "top-k" else Exact()
+        mixed, hat, _ = mix.transmit(z, channel, {"estimate": hat})
+        return z + gamma * (mixed - hat), hat

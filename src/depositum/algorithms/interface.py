@@ -19,6 +19,8 @@ from depositum.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
+
+    from depositum.channels import Channel, Memory
 else:  # Methods use it in annotations only, so that they can be listed and checked without loading torch.
     Tensor = Any
 
@@ -50,12 +52,8 @@ class Mix(Protocol):
         """Number of neighbours of each row, `[rows, 1]`."""
         ...
 
-    def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
-        """Mix rows `[rows, d]` with W^t.
-
-        `payload` is the number of bytes that a client actually sends to a neighbour, if that is not its row of z (a
-        compressed difference, for example).
-        """
+    def __call__(self, z: Tensor) -> Tensor:
+        """Mix rows `[rows, d]` with W^t, through the network's channel."""
         ...
 
     def average(self, z: Tensor) -> Tensor:
@@ -64,6 +62,13 @@ class Mix(Protocol):
 
     def neighbours(self, z: Tensor) -> Tensor:
         """Return the unweighted sum over the neighbours of each row."""
+        ...
+
+    def transmit(self, z: Tensor, channel: "Channel", memory: "Memory") -> "tuple[Tensor, Tensor, Memory]":
+        """Send rows `[rows, d]` through a channel of the method's own; return W q, q and the channel's new memory.
+
+        q is what the sender and all receivers take z for. The method keeps the memory, which is zero at the start.
+        """
         ...
 
 
@@ -116,6 +121,8 @@ class Algorithm(ABC):
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
     #: Whether clients communicate with a server instead of neighbours: `mix.average` only, and no topology.
     server: ClassVar[bool] = False
+    #: Whether it compresses what it sends, by `mix.transmit`: the network then cannot have a channel as well.
+    compresses: ClassVar[bool] = False
     #: The hyper-parameter that determines the largest prox step, and the formula of that step, for error messages.
     prox_key: ClassVar[str] = "alpha"
     prox_formula: ClassVar[str] = "α"

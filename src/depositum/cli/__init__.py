@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal, under_torchrun
+from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal
 from depositum.errors import DepositumError
+from depositum.launch import launched
 
 #: Commands in the order of the help: each is the function `command` of the module with its name, which is imported only
 #: when it is invoked (torch alone takes a second). The text repeats the first sentence of the function's docstring.
@@ -91,7 +92,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without α prints "?" instead of failing
     try:
-        with nullcontext() if under_torchrun() else StopOnSignal():
+        with nullcontext() if launched() else StopOnSignal():
             app()
     except DepositumError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)

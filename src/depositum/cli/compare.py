@@ -15,9 +15,9 @@ from depositum.errors import ConfigError, RunError, listing, nearest
 from depositum.report.curves import X_AXES, draw_curves
 from depositum.report.history_tables import comparison_table
 from depositum.report.progress import ProgressBar
-from depositum.runs import Config, execute, load
+from depositum.runs import ResolvedConfig, execute, load
 from depositum.runs.folder import read_history
-from depositum.runs.reading import register_own_of
+from depositum.runs.loading import register_extensions_of
 
 
 def command(
@@ -77,7 +77,7 @@ def command(
     typer.echo(f"curves: {figure}")
 
 
-def run_methods(configs: Mapping[str, Config], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
+def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
     """Run (or resume) each method with its configuration in a subfolder of `folder`, and return the histories."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
@@ -86,7 +86,7 @@ def run_methods(configs: Mapping[str, Config], folder: Path, base: Path) -> dict
         typer.echo(f"{number}/{len(configs)} {name}", err=True)
         with StopOnSignal() as stop:
             subfolder = folder / _folder_name(name)
-            result = execute(config, subfolder, base=base, callbacks=[ProgressBar()], on_loop=stop.attach)
+            result = execute(config, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
             raise typer.Exit(INTERRUPTED)
@@ -105,7 +105,7 @@ def _folder_name(method: str) -> str:
 def selected_methods(methods: str | None, config: Path, overrides: Sequence[str]) -> list[str]:
     """The methods to run: those of `--methods`, or all, including user-defined ones that the configuration names."""
     if methods in (None, "all"):
-        register_own_of(config, overrides)
+        register_extensions_of(config, overrides)
         # A user-defined method is registered under two names; keep the last, which says where it is defined.
         return list({ALGORITHMS[name]: name for name in ALGORITHMS}.values())
     names = list(dict.fromkeys(name.strip() for name in methods.split(",")))

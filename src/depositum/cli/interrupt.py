@@ -1,6 +1,5 @@
 """Signals: the first Ctrl-C makes a run stop with a checkpoint; other commands stop without a traceback."""
 
-import os
 import signal
 import weakref
 from contextlib import AbstractContextManager
@@ -16,15 +15,6 @@ INTERRUPTED = 128 + signal.SIGINT
 
 class Interrupted(BaseException):
     """Stopped by the user. Not KeyboardInterrupt, which typer handles itself and without a message."""
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun started this process; loads the engines only if the environment suggests it."""
-    if "WORLD_SIZE" not in os.environ:
-        return False
-    from depositum.engines.processes import launched
-
-    return launched()
 
 
 class StopOnSignal(AbstractContextManager["StopOnSignal"]):

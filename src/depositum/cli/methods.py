@@ -35,7 +35,9 @@ def command(
 def method_class(name: str) -> type[Algorithm]:
     """The class of a method, by its name in a configuration; user-defined methods are `package.module:Class`."""
     if ":" in name:
-        from depositum.runs.own_names import register_method  # loads torch, which the list of methods does not need
+        from depositum.runs.user_extensions import (
+            register_method,  # loads torch, which the list of methods does not need
+        )
 
         register_method(name, Path(), "")
     if name not in ALGORITHMS:

@@ -6,15 +6,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from depositum.cli.interrupt import INTERRUPTED, StopOnSignal, StopUnderTorchrun, under_torchrun
+from depositum.cli.interrupt import INTERRUPTED, StopOnSignal, StopUnderTorchrun
 from depositum.cli.options import ConfigFile, Overrides
 from depositum.engines import Callback
 from depositum.errors import DivergedError
+from depositum.launch import launched
 from depositum.report.curves import draw_curves
 from depositum.report.history_tables import summary_table
 from depositum.report.progress import ProgressBar
 from depositum.report.tensorboard import TensorBoard
-from depositum.runs import Config, RunResult, execute, execute_together, load, meet
+from depositum.runs import ResolvedConfig, RunResult, execute, execute_distributed, join_run, load
 
 
 def command(
@@ -37,37 +38,35 @@ def command(
     Under torchrun (torchrun --nproc-per-node 10 -m depositum run CONFIG.toml), each process holds its own clients.
     """
     folder = out or Path("runs") / config.stem
-    if under_torchrun():
+    if launched():
         _run_as_process(config, overrides or [], folder, tensorboard)
         return
-    checked = load(config, overrides or [])
+    spec = load(config, overrides or [])
     with StopOnSignal() as stop:
         result = execute(
-            checked,
+            spec,
             folder,
-            base=config.parent,
             callbacks=_callbacks(folder, tensorboard),
             say=_print_line,
             on_loop=stop.attach,
         )
-    _report(result, checked, folder, stop.requested)
+    _report(result, spec, folder, stop.requested)
 
 
 def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboard: bool) -> None:
     """The same as one process of several; only rank 0 prints."""
     stop = StopUnderTorchrun()
-    group, checked = meet(config, overrides)
-    result = execute_together(
-        checked,
-        group,
+    communicator, spec = join_run(config, overrides)
+    result = execute_distributed(
+        spec,
+        communicator,
         folder,
-        base=config.parent,
-        callbacks=_callbacks(folder, tensorboard) if group.rank == 0 else [],
+        callbacks=_callbacks(folder, tensorboard) if communicator.rank == 0 else [],
         say=_print_line,
         on_loop=stop.attach,
     )
-    if group.rank == 0:
-        _report(result, checked, folder, not result.finished)
+    if communicator.rank == 0:
+        _report(result, spec, folder, not result.finished)
     elif not result.finished:
         raise typer.Exit(INTERRUPTED)
     elif result.diverged:
@@ -82,14 +81,14 @@ def _callbacks(folder: Path, tensorboard: bool) -> list[Callback]:
     return [ProgressBar(), *([TensorBoard(folder / "tensorboard")] if tensorboard else [])]
 
 
-def _report(result: RunResult, checked: Config, folder: Path, stopped: bool) -> None:
+def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool) -> None:
     """Draw the curves and print the table of final measures, or where the run was stopped."""
     runs, figure = {folder.resolve().name: result.history.frame}, folder / "curves.png"
     draw_curves(runs, figure, title=str(folder))
     if stopped and not result.finished:
-        progress = f"stopped at iteration {result.snapshot.t} of {checked.run.steps}"
+        progress = f"stopped at iteration {result.snapshot.t} of {spec.config.run.steps}"
         typer.echo(f"{progress}; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED)
     Console().print(summary_table(runs))
     typer.echo(f"curves: {figure}")
-    result.raise_if_diverged(checked)
+    result.raise_if_diverged(spec)

@@ -10,7 +10,7 @@ from depositum.cli.options import ConfigFile, FigureFile, Force, Overrides, chec
 from depositum.networks.drawing import draw_network
 from depositum.report.figure_file import save_figure
 from depositum.runs import load
-from depositum.runs.build import load_data, partition
+from depositum.runs.problems import load_data, partition
 
 
 def command(
@@ -24,13 +24,13 @@ def command(
     Also prints the network's spectral gap, and how heterogeneous the partition is. With several seeds, the partition of
     the first is shown.
     """
-    checked = load(config, overrides or [])
+    spec = load(config, overrides or [])
     check_figure_file(out, force)
-    network = checked.make_network(config.parent)
-    dataset = load_data(checked, config.parent)
-    parts, _ = partition(checked, dataset, checked.run.seeds[0])
+    network = spec.network
+    dataset = load_data(spec)
+    parts, _ = partition(spec, dataset, spec.config.run.seeds[0])
     classes = dataset.class_labels
-    typer.echo(str(network) if network else f"{checked.algorithm.name} has a server: clients talk to it only")
+    typer.echo(str(network) if network else f"{spec.algorithm.name} has a server: clients talk to it only")
     sizes = sorted(map(len, parts))
     typer.echo(f"samples per client: {sizes[0]} to {sizes[-1]}, {sum(sizes)} in all")
     if classes is not None:

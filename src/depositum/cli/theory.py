@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from depositum.errors import ConfigError
 from depositum.metrics import cheap
 from depositum.networks import Network
 from depositum.problem.constants import MeasuredConstant, smoothness, variance
-from depositum.runs import Config, build_simulator, load
+from depositum.runs import ResolvedConfig, build_engine, load
 
 #: Terminal width needed by the table of conditions; in a narrower one the numbers are printed below each condition.
 WIDE_TABLE = 76
@@ -41,13 +40,13 @@ def command(
     """
     _check_option("--smoothness", smooth, positive=True)
     _check_option("--variance", noise, positive=False)
-    checked = load(config, overrides or [])
-    method = checked.make_algorithm()
+    spec = load(config, overrides or [])
+    method = spec.algorithm
     if not isinstance(method, Depositum):
         raise ConfigError("algorithm.name", f"{method.name!r} given; the theory applies to 'depositum' only")
-    if not checked.run.steps:
+    if not spec.config.run.steps:
         raise ConfigError("run.steps", "0 given; the theory needs at least one iteration")
-    measured = measure(checked, config.parent, smooth, noise)
+    measured = measure(spec, smooth, noise)
     console = Console(highlight=False)
     try:
         conditions = _condition_table(measured.setting, console.width)
@@ -74,34 +73,34 @@ class MeasuredSetting:
     full: bool  #: whether gradients are full, so that σ² = 0 whatever the variance of one sample
 
 
-def measure(config: Config, base: Path, smooth: float | None = None, noise: float | None = None) -> MeasuredSetting:
+def measure(spec: ResolvedConfig, smooth: float | None = None, noise: float | None = None) -> MeasuredSetting:
     """Measure the setting of a configuration on its data (for the first of several seeds)."""
-    simulator = build_simulator(config, base)
-    if len(simulator.problem.trials) > 1:
-        simulator = simulator.with_seeds(simulator.problem.seeds[:1])
-    simulator.start()
-    oracle, problem, batch = simulator.oracle, simulator.problem, config.run.batch_size
+    engine, run = build_engine([spec]), spec.config.run
+    if len(engine.problem.trials) > 1:
+        engine = engine.with_trials(engine.problem.labels[:1])
+    engine.start()
+    oracle, problem, batch = engine.oracle, engine.problem, run.batch_size
     L = MeasuredConstant(smooth, "given") if smooth is not None else smoothness(oracle)
     sigma2 = MeasuredConstant(noise, "given") if noise is not None else variance(oracle)
     # Losses and regularizers are ≥ 0, so φ(x0) is an upper bound on φ(x0) − φ*.
-    gap = float(cheap(simulator.state, oracle)["phi"][0])
-    method = config.make_algorithm()
+    gap = float(cheap(engine.state, oracle)["phi"][0])
+    method = spec.algorithm
     assert isinstance(method, Depositum)
     setting = theory.Setting(
         n=problem.n,
-        lam=simulator.network.lam,
-        period=config.run.period,
+        lam=engine.network.lam,
+        period=run.period,
         beta=problem.beta,
         rho=problem.regularizer.rho,
         gamma=method.gamma,
-        alpha=method.largest_prox_step(config.run.period),
+        alpha=method.largest_prox_step(run.period),
         L=L.value,
         sigma2=0.0 if batch == "full" else sigma2.value,
         batch_size=1 if batch == "full" else batch,
-        steps=config.run.steps,
+        steps=run.steps,
         gap=gap if isfinite(gap) else 0.0,
     )
-    return MeasuredSetting(setting, L, sigma2, isfinite(gap), simulator.network, batch == "full")
+    return MeasuredSetting(setting, L, sigma2, isfinite(gap), engine.network, batch == "full")
 
 
 def _check_option(key: str, value: float | None, positive: bool) -> None:

@@ -1,7 +1,22 @@
 """Who holds which rows, what `mix` is, and the loop."""
 
-from depositum.engines.loop import Callback, Loop, Snapshot
+from depositum.engines.assemble import make_engine
+from depositum.engines.engine import Costs, Engine, EngineSettings
+from depositum.engines.loop import Callback, Loop
 from depositum.engines.monitor import Divergence, Monitor
-from depositum.engines.simulator import Costs, EngineSettings, Simulator
+from depositum.engines.simulator import Simulator
+from depositum.engines.snapshot import Snapshot, average
 
-__all__ = ["Callback", "Costs", "Divergence", "EngineSettings", "Loop", "Monitor", "Simulator", "Snapshot"]
+__all__ = [
+    "Callback",
+    "Costs",
+    "Divergence",
+    "Engine",
+    "EngineSettings",
+    "Loop",
+    "Monitor",
+    "Simulator",
+    "Snapshot",
+    "average",
+    "make_engine",
+]

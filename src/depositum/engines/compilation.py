@@ -14,13 +14,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from itertools import zip_longest
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from depositum.engines.engine import Compile
 from depositum.engines.graph_passes import split_at_models, transpose_products
 from depositum.engines.iteration import Iteration
 from depositum.problem.precision import Precision, forward_backward
@@ -30,7 +32,6 @@ CAPTURE_LENGTH = 16
 #: Runs with fewer iterations are never compiled, nor even traced.
 MIN_COMPILED_STEPS = 1000
 
-Compile = Literal["auto", "always", "never"]
 Program = Callable[[], None]
 
 
@@ -127,23 +128,26 @@ class Accelerator:
             return None
         self.announce()
         # On a CPU, a second call costs an iteration of a small model more than the memory traffic that it saves.
-        parts = [graph] if self.device.type == "cpu" else split_at_models(graph, self.iteration.place_of_x)
+        parts = [graph] if self.device.type == "cpu" else split_at_models(graph, self.iteration.index_of_x)
         functions = [self._compiled_graph(part) for part in parts]
 
         def compiled() -> None:
             with torch.no_grad(), forward_backward(self.precision):
                 for function in functions:
                     function(*tensors)
-                if self.iteration.watched_apart:
+                if self.iteration.monitored_apart:
                     self.iteration.observe()
 
         return compiled
 
     def _restore(self, before: list[Tensor]) -> None:
         """Undo everything written and counted since `before` was copied."""
-        for tensor, old in zip(self.iteration.tensors(), before, strict=True):
-            tensor.copy_(old)
-        self.iteration.exchange.count()
+        for tensor, old in zip_longest(self.iteration.tensors(), before):
+            if old is None:
+                tensor.zero_()  # memory of the channel, which was allocated since
+            else:
+                tensor.copy_(old)
+        self.iteration.exchange.reset_counts()
 
     def _compiled_graph(self, graph: GraphModule) -> Callable[..., object]:
         transpose_products(graph)
@@ -188,7 +192,7 @@ def trace(iteration: Iteration, kind: str) -> GraphModule:
     def body(*tensors: Tensor) -> tuple[()]:
         with torch.no_grad(), iteration.on(tensors):
             iteration.advance(kind)
-            if not iteration.watched_apart:
+            if not iteration.monitored_apart:
                 iteration.observe()
         return ()
 

@@ -2,47 +2,35 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from depositum.algorithms import Algorithm, State
-from depositum.engines.mixing import Exchange, Local
+from depositum.engines.mixing import IdentityMix, MatrixMix
+from depositum.engines.monitor import Monitor
 from depositum.problem import Oracle
-
-
-class Watch(Protocol):
-    """Sees the state after every iteration, on the device; what it keeps is in `tensors`, updated in place.
-
-    `by_kernels` says that it looks with kernels of its own, which a compiler can do nothing for.
-    """
-
-    tensors: list[Tensor]
-    by_kernels: bool
-
-    def observe(self, state: State) -> None: ...
 
 
 class Iteration:
     """An algorithm's step on a problem's rows.
 
-    `advanced` is the step itself, a new state from an old one. Called, it advances `state` in place, which is how
-    iterations are traced, captured and replayed: all that they write to stays where it is in memory.
+    `advanced` is the step itself, a new state from an old one. Calling the object advances `state` in place, which is
+    how iterations are traced, captured and replayed: everything they write to keeps its memory.
 
     Parameters
     ----------
     exchange
         `mix` in the steps that communicate; in the others it is the identity.
     period
-        T0, by which iterations are counted as communication phases.
+        T0, which determines the communication phase of an iteration.
     """
 
-    def __init__(self, algorithm: Algorithm, oracle: Oracle, exchange: Exchange, period: int) -> None:
+    def __init__(self, algorithm: Algorithm, oracle: Oracle, exchange: MatrixMix, period: int) -> None:
         self.algorithm, self.oracle, self.period = algorithm, oracle, period
-        self.exchange, self.local = exchange, Local(exchange)
+        self.exchange, self.local = exchange, IdentityMix(exchange)
         self.state: State
-        self.watch: Watch | None = None
+        self.monitor: Monitor | None = None
 
     def advanced(self, state: State, kind: str) -> State:
         """The state one iteration later."""
@@ -53,62 +41,69 @@ class Iteration:
         return self.algorithm.step(state, self.oracle, mix, kind)
 
     def hold(self, state: State) -> None:
-        """Take a copy of a state as the one to advance, in memory of its own."""
+        """Copy a state into memory of its own, to be advanced in place; the channel's state likewise."""
         self.state = state._replace(**{k: v.clone() for k, v in _tensors(state).items()})
+        channel = self.exchange.channel_state
+        channel.replace({name: z.clone() for name, z in channel.named().items()})
 
     def __call__(self, kind: str) -> None:
         self.advance(kind)
         self.observe()
 
     def observe(self) -> None:
-        """Show the state to whoever watches."""
-        if self.watch is not None:
-            self.watch.observe(self.state)
+        """Show the state to the monitor."""
+        if self.monitor is not None:
+            self.monitor.observe(self.state)
 
     def advance(self, kind: str) -> None:
-        """One iteration that nobody watches."""
-        new = self.advanced(self.state, kind)
-        old = _tensors(self.state)
-        values = _tensors(new)
+        """One iteration, without the monitor."""
+        channel = self.exchange.channel_state
+        old = _tensors(self.state) | channel.named()
+        new = _tensors(self.advanced(self.state, kind)) | channel.named()
         # A variable may be the old value of another (x before the step, say): it must be read before that is written.
-        for name, value in values.items():
-            if value is not old[name] and any(_same_memory(value, other) for other in old.values()):
-                values[name] = _kept(value)
-        for name, value in values.items():
-            if value is not old[name]:
+        for name, value in new.items():
+            if name in old and value is not old[name] and any(_same_memory(value, other) for other in old.values()):
+                new[name] = _copy_kept(value)
+        for name, value in new.items():
+            if name in old and value is not old[name]:
                 old[name].copy_(value)
+        # Memory that this step has allocated is new; all else stays where it was.
+        channel.replace({name: old.get(name, new[name]) for name in channel.named()})
 
     def tensors(self) -> list[Tensor]:
-        """Everything that an iteration writes to."""
-        watched = self.watch.tensors if self.watch is not None else []
-        return [*_tensors(self.state).values(), *self.oracle.buffers.values(), *watched]
+        """Everything that an iteration writes to; the channel's memory, which may grow, comes last."""
+        monitored = self.monitor.tensors if self.monitor is not None else []
+        channel = self.exchange.channel_state.named().values()
+        return [*_tensors(self.state).values(), *self.oracle.buffers.values(), *monitored, *channel]
 
     @property
-    def watched_apart(self) -> bool:
-        """Whether watching is left out of what is traced, and done after it."""
-        return self.watch is not None and self.watch.by_kernels
+    def monitored_apart(self) -> bool:
+        """Whether monitoring is left out of what is traced, and done after it."""
+        return self.monitor is not None and self.monitor.is_kernel
 
     @property
-    def place_of_x(self) -> int:
-        """The place of the models among `tensors()`."""
+    def index_of_x(self) -> int:
+        """The index of the models among `tensors()`."""
         return list(_tensors(self.state)).index("x")
 
     @contextmanager
     def on(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Work on others in the place of `tensors()`, for tracing."""
-        state, buffers, watch = self.state, self.oracle.buffers, self.watch
-        kept = watch.tensors if watch is not None else []
+        """Work on other tensors instead of `tensors()`, for tracing."""
+        state, buffers, monitor, channel = self.state, self.oracle.buffers, self.monitor, self.exchange.channel_state
+        monitored, memory = monitor.tensors if monitor is not None else [], channel.named()
         names, rest = list(_tensors(state)), iter(tensors)
         try:
             self.state = state._replace(**{name: next(rest) for name in names})
             self.oracle.buffers = {name: next(rest) for name in buffers}
-            if watch is not None:
-                watch.tensors = list(rest)
+            if monitor is not None:
+                monitor.tensors = [next(rest) for _ in monitored]
+            channel.replace(dict(zip(memory, rest, strict=True)))
             yield
         finally:
             self.state, self.oracle.buffers = state, buffers
-            if watch is not None:
-                watch.tensors = kept
+            if monitor is not None:
+                monitor.tensors = monitored
+            channel.replace(memory)
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
@@ -116,12 +111,12 @@ def _tensors(state: State) -> dict[str, Tensor]:
 
 
 @torch.library.custom_op("depositum::keep", mutates_args=())
-def _kept(value: Tensor) -> Tensor:
-    """A copy that a compiler cannot leave out: it takes a clone for its original, written to or not."""
+def _copy_kept(value: Tensor) -> Tensor:
+    """A copy that a compiler cannot leave out: it would take a clone for its original, written to or not."""
     return value.clone()
 
 
-@_kept.register_fake
+@_copy_kept.register_fake
 def _(value: Tensor) -> Tensor:
     return torch.empty_like(value)
 

@@ -1,24 +1,100 @@
-"""What `mix` is in the simulator: the rows of every trial, block by block.
+"""What `mix` is in the simulator: products with W^t over the rows of every trial, through a channel.
 
-`Exchange` is W^t, `Local` the identity. Both count what a client sends, so that the history can say it.
+`MatrixMix` is W^t, `IdentityMix` the identity of a local step. What a client sends is counted, so that the history
+can report it.
 """
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
 from depositum.engines.mixing_products import MixingWeights, SparsityPattern
 from depositum.networks import Network
 
 
-class Exchange:
-    """W^t ⊗ I on the rows `[S·n, d]` of S trials.
+class ChannelState:
+    """The memory of a run's channel, explicit like any other state: rows that start at zero.
 
-    W^t is the network's W, or what is left of it in a phase where links are dropped or clients meet in pairs.
+    A step mixes several variables one after another; each mixing of a step has its own memory, found by its position
+    among the mixings of the step. Memory is allocated by the first step that needs it.
+
+    Attributes
+    ----------
+    memory
+        The memory of each mixing of a step, by name, each `[rows, d]`.
+    bytes_by_row
+        The bytes that each row's client has sent in messages of varying size, float64 `[rows]`; None where all
+        messages have the same size, which is counted on the host.
     """
 
-    def __init__(self, network: Network, trials: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, channel: Channel, rows: int, d: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.channel, self.shape, self.device, self.dtype = channel, (rows, d), device, dtype
+        self.varies = channel.row_bytes(d, dtype) is None
+        self.clear()
+
+    def clear(self) -> None:
+        """Return to the state at the start of a run."""
+        self.memory: list[dict[str, Tensor]] = []
+        rows = self.shape[0]
+        self.bytes_by_row = torch.zeros(rows, dtype=torch.float64, device=self.device) if self.varies else None
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """The next mixing is the first of a step."""
+        self._mixings = 0
+
+    def next_memory(self) -> tuple[int, Memory]:
+        """The position of the next mixing of the step, and its memory."""
+        position = self._mixings
+        self._mixings += 1
+        if self.channel.memory and position == len(self.memory):
+            zeros = {
+                name: torch.zeros(self.shape, dtype=self.dtype, device=self.device) for name in self.channel.memory
+            }
+            self.memory.append(zeros)
+        return position, self.memory[position] if self.channel.memory else {}
+
+    def put(self, position: int, memory: Memory) -> None:
+        """Store the new memory of a mixing."""
+        if self.channel.memory:
+            self.memory[position] = dict(memory)
+
+    # As tensors, for checkpoints and for iterations that update them in place
+
+    def named(self) -> dict[str, Tensor]:
+        """All tensors by name: `bytes`, then `POSITION.NAME`."""
+        counted = {} if self.bytes_by_row is None else {"bytes": self.bytes_by_row}
+        return counted | {f"{k}.{name}": z for k, own in enumerate(self.memory) for name, z in own.items()}
+
+    def replace(self, tensors: dict[str, Tensor]) -> None:
+        """Use other tensors, named as `named` does."""
+        if self.bytes_by_row is not None:
+            self.bytes_by_row = tensors.get("bytes", self.bytes_by_row)
+        positions = sorted({int(name.partition(".")[0]) for name in tensors if name != "bytes"})
+        self.memory = [{name: tensors[f"{k}.{name}"] for name in self.channel.memory} for k in positions]
+
+
+class MatrixMix:
+    """W^t ⊗ I on the rows `[S·n, d]` of S trials, through a channel.
+
+    W^t is the network's W, or what remains of it in a phase in which links are dropped or clients meet in pairs.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        trials: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        channel: Channel | None = None,
+        d: int = 0,
+    ) -> None:
         self.network, self.n, self.trials = network, network.n, trials
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
+        self.channel = channel or Exact()
+        self.channel_state = ChannelState(self.channel, trials * network.n, d, device, dtype)
         W = network.weights
         starts, columns = (torch.tensor(a, dtype=torch.int64, device=device) for a in (W.indptr, W.indices))
         self.pattern = SparsityPattern(starts, columns, trials)
@@ -27,36 +103,38 @@ class Exchange:
         self._links = MixingWeights(self.pattern, (~self._own).to(dtype))
         for table in (self._static, self._links):
             table.prepare()
+        self._static_degree = self.pattern.padded(self._links.entries).sum(1)[:, None].repeat(trials, 1)
         self._copies = float(network.degree.mean())
-        self.clients = torch.arange(self.n, device=device)
+        self._clients = torch.arange(self.n, device=device)
         #: Whether what surrounds a product is to be compiled with it.
         self.inline = False
-        self.count()
+        self.reset_counts()
         self.begin(torch.zeros((), dtype=torch.int64, device=device))
 
-    def count(self) -> None:
-        """Begin to count anew the bytes that a client sends: to each neighbour, and to a server or for the average."""
+    def reset_counts(self) -> None:
+        """Count from zero the bytes that a client sends to each neighbour, and to a server or for an average."""
         self.to_each = self.to_all = 0.0
 
     def begin(self, phase: Tensor) -> None:
-        """Set the communication phase (an int64 tensor on the device), which a network that changes depends on."""
+        """Begin a step in a communication phase (an int64 tensor on the device), which a changing W depends on."""
+        self.channel_state.begin_step()
         self.weights, self.links = self._static, self._links
         drop, one_peer = self.network.drop, self.network.one_peer
         if one_peer is not None:
-            peers = one_peer.peer(phase, self.clients)
+            peers = one_peer.peer(phase, self._clients)
             if drop is not None:
-                peers = torch.where(drop.present(phase, self.clients, peers), peers, self.clients)
-            self._met = (peers != self.clients).to(self._static.entries.dtype).repeat(self.trials)[:, None]
+                peers = torch.where(drop.present(phase, self._clients, peers), peers, self._clients)
+            self._met = (peers != self._clients).to(self._static.entries.dtype).repeat(self.trials)[:, None]
             self._peers = (peers + self.n * torch.arange(self.trials, device=peers.device)[:, None]).flatten()
         elif drop is not None:
-            there = drop.present(phase, self.pattern.rows, self.pattern.columns) | self._own
+            present = drop.present(phase, self.pattern.rows, self.pattern.columns) | self._own
             entries = self._static.entries
-            lost = self.pattern.padded(torch.where(there, 0, entries)).sum(1)
-            kept = torch.where(there, entries, 0)
+            lost = self.pattern.padded(torch.where(present, 0, entries)).sum(1)
+            kept = torch.where(present, entries, 0)
             self.weights = MixingWeights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
-            self.links = MixingWeights(self.pattern, torch.where(there, self._links.entries, 0))
+            self.links = MixingWeights(self.pattern, torch.where(present, self._links.entries, 0))
 
-    def sent_to(self, phase: int) -> float:
+    def mean_degree(self, phase: int) -> float:
         """The neighbours that a client sends a row to in a phase, on average over clients."""
         drop, one_peer = self.network.drop, self.network.one_peer
         if one_peer is None and drop is None:
@@ -66,56 +144,117 @@ class Exchange:
             i, j = clients, one_peer.peer(now, clients)
         else:
             i, j = (torch.as_tensor(end, dtype=torch.int64) for end in self.network.weights.nonzero())
-        there = i != j
+        present = i != j
         if drop is not None:
-            there &= drop.present(now, i, j)
-        return int(there.sum()) / self.n
+            present &= drop.present(now, i, j)
+        return int(present.sum()) / self.n
 
     @property
     def degree(self) -> Tensor:
         """Neighbours of each row in this phase, `[S·n, 1]`."""
         if self.network.one_peer is not None:
             return self._met
+        if self.network.drop is None:
+            return self._static_degree
         return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
 
-    def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
-        self._send(z, payload)
+    def __call__(self, z: Tensor) -> Tensor:
+        if self.channel.exact:
+            self._count(self.channel, z)
+            return self._product(z)
+        q = self._through_channel(z)
+        return z + self.channel.gain * (self._product(q) - q)
+
+    def neighbours(self, z: Tensor) -> Tensor:
+        """The unweighted sum over each row's neighbours."""
+        if self.channel.exact:
+            self._count(self.channel, z)
+            return self._sum(z)
+        q, degree = self._through_channel(z), self.degree
+        # As a mixing with weights 1: the sender uses its own q, so that differences over links add up to zero.
+        return degree * z + self.channel.gain * (self._sum(q) - degree * q)
+
+    def average(self, z: Tensor) -> Tensor:
+        """The exact mean over all clients, in every row: at the start, and by a server; no channel applies."""
+        if self.n > 1:
+            self.to_all += z.shape[1] * z.element_size()
+        return self._mean(z)
+
+    def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
+        """W q, q and the new memory, of rows sent through a channel of the method's own, whose memory it keeps."""
+        sent = channel.send(z, memory)
+        q, memory = channel.receive(sent, memory)
+        if self.network.drop is not None or self.network.one_peer is not None:
+            # A client that was not sent a message cannot update its copy, so complete rows are sent.
+            self._count(Exact(), q)
+        else:
+            self._count(channel, sent)
+        return self._product(q), q, memory
+
+    def _through_channel(self, z: Tensor) -> Tensor:
+        """q, what all ends take z for."""
+        position, memory = self.channel_state.next_memory()
+        sent = self.channel.send(z, memory)
+        q, memory = self.channel.receive(sent, memory)
+        self.channel_state.put(position, memory)
+        self._count(self.channel, sent)
+        return q
+
+    def _product(self, z: Tensor) -> Tensor:
         if self.network.one_peer is not None:
             return 0.5 * (z + z[self._peers])
         if self.network.is_mean:
             return self._mean(z)
         return self.weights(z, self.inline)
 
-    def neighbours(self, z: Tensor) -> Tensor:
-        self._send(z)
+    def _sum(self, z: Tensor) -> Tensor:
         if self.network.one_peer is not None:
             return self._met * z[self._peers]
         return self.links(z, self.inline)
-
-    def average(self, z: Tensor) -> Tensor:
-        if self.n > 1:
-            self.to_all += z.shape[1] * z.element_size()
-        return self._mean(z)
 
     def _mean(self, z: Tensor) -> Tensor:
         blocks = z.view(self.trials, self.n, -1)
         return blocks.mean(1, keepdim=True).expand_as(blocks).reshape(z.shape)
 
-    def _send(self, z: Tensor, payload: float | None = None) -> None:
-        self.to_each += z.shape[1] * z.element_size() if payload is None else payload
+    def _count(self, channel: Channel, sent: Tensor) -> None:
+        fixed = channel.row_bytes(sent.shape[1], sent.dtype)
+        if fixed is not None:
+            self.to_each += fixed
+            return
+        state = self.channel_state
+        assert state.bytes_by_row is not None
+        sizes = channel.sizes(sent) + ANNOUNCEMENT_BYTES
+        state.bytes_by_row = state.bytes_by_row + sizes * self.degree[:, 0].to(torch.float64)
 
 
-class Local:
-    """The identity: a step in which nothing is sent by `mix` itself (averages and neighbours go through W)."""
+class ExchangeMix(Protocol):
+    """A mix that communicates, of either engine."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    lam: float
+    lam2: float
+    lam_min: float
+
+    @property
+    def degree(self) -> Tensor: ...
+
+    def average(self, z: Tensor) -> Tensor: ...
+
+    def neighbours(self, z: Tensor) -> Tensor: ...
+
+    def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]: ...
+
+
+class IdentityMix:
+    """The identity: a step in which `mix` itself sends nothing (averages and sums over neighbours still do)."""
+
+    def __init__(self, exchange: ExchangeMix) -> None:
         self.lam, self.lam2, self.lam_min = exchange.lam, exchange.lam2, exchange.lam_min
         self._exchange = exchange
-        self.average, self.neighbours = exchange.average, exchange.neighbours
+        self.average, self.neighbours, self.transmit = exchange.average, exchange.neighbours, exchange.transmit
 
     @property
     def degree(self) -> Tensor:
         return self._exchange.degree
 
-    def __call__(self, z: Tensor, payload: float | None = None) -> Tensor:
+    def __call__(self, z: Tensor) -> Tensor:
         return z

@@ -1,7 +1,7 @@
-"""What is watched at every iteration, on the device, without asking it to wait.
+"""What is monitored at every iteration, on the device, without making it wait.
 
-The consensus error of x at every iteration, and the first non-finite (iteration, client, variable) of every row; both
-are read at evaluations only.
+The first non-finite (iteration, client, variable) of every row and, where all rows are in one process, the consensus
+error of x at every iteration. Both are read at evaluations only.
 """
 
 import importlib.util
@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms import State
+from depositum.metrics import SINGLE_PROCESS, Reduction
 from depositum.metrics.measures import consensus
+
+#: Stands for "always finite" among the codes of (iteration, variable, client).
+_NEVER = (1 << 63) - 1
 
 
 class Divergence(NamedTuple):
-    """Where a seed left the finite numbers."""
+    """Where a trial left the finite numbers; `seed` is its label, which is its seed in a run of its own."""
 
     seed: int
     iteration: int
@@ -37,83 +41,83 @@ def row_variables(state: State) -> dict[str, Tensor]:
     return {k: v for k, v in tensors.items() if v.shape == x.shape and v.dtype == x.dtype}
 
 
-def _seen(variables: list[Tensor], own: int, trials: int) -> tuple[Tensor, Tensor]:
-    """The consensus error of x, `[S]`, and whether each row of each variable is not finite, `[rows, variables]`.
-
-    `own` is the place of x among the variables.
-    """
-    # A sum is finite only if all its terms are, and reads each row once.
-    sums = torch.stack([v.sum(1) for v in variables], dim=1)
-    return consensus(variables[own], trials), ~torch.isfinite(sums)
-
-
 @torch.library.custom_op("depositum::watch", mutates_args=("errors", "first_bad"))
-def _watch(variables: Sequence[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
+def _monitor_on_gpu(variables: Sequence[Tensor], x: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
     from depositum.kernels.monitoring import record
 
-    record([v.contiguous() for v in variables], own, t, errors, first_bad)
+    record([v.contiguous() for v in variables], x, t, errors, first_bad)
 
 
-@_watch.register_fake
-def _(variables: Sequence[Tensor], own: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
+@_monitor_on_gpu.register_fake
+def _(variables: Sequence[Tensor], x: int, t: Tensor, errors: Tensor, first_bad: Tensor) -> None:
     return None
 
 
 class Monitor:
-    """Watches the rows of some seeds between two evaluations.
+    """Monitors the rows held here between two evaluations.
 
     Parameters
     ----------
+    labels
+        The label of each trial.
+    clients, n
+        The clients whose rows are held here, and how many there are in all.
     capacity
-        Iterations that can pass between two reads.
+        Iterations that can pass between two reads of the consensus errors; 0 where they are not known, since other
+        processes hold the other rows.
     """
 
-    def __init__(self, seeds: tuple[int, ...], capacity: int, state: State) -> None:
-        self.seeds = seeds
+    def __init__(self, labels: Sequence[int], clients: Sequence[int], n: int, capacity: int, state: State) -> None:
+        self.labels, self.clients, self.n = tuple(labels), clients, n
         device = state.x.device
         self.names = list(row_variables(state))
-        self.by_kernels = device.type == "cuda" and importlib.util.find_spec("triton") is not None
-        #: The errors of the last iterations, in a ring `[capacity, S]`, and the first iteration at which each row of
-        #: each variable was not finite, −1 if it always was, `[rows, variables]`.
+        #: Whether it is a kernel of its own, which a compiler cannot fuse with anything.
+        self.is_kernel = device.type == "cuda" and capacity > 0 and importlib.util.find_spec("triton") is not None
+        #: The consensus errors of the last iterations, a ring buffer `[capacity, S]`, and the first iteration at which
+        #: each row of each variable was not finite, −1 if it always was, `[rows, variables]`. Updated in place.
         self.tensors = [
-            torch.zeros(capacity, len(seeds), dtype=torch.float64, device=device),
+            torch.zeros(capacity, len(self.labels), dtype=torch.float64, device=device),
             torch.full((len(state.x), len(self.names)), -1, dtype=torch.int64, device=device),
         ]
         self.read_until = int(state.t)
 
     def observe(self, state: State) -> None:
-        """Note the state after an iteration."""
+        """Record the state after an iteration."""
         errors, first_bad = self.tensors
-        variables, own = list(row_variables(state).values()), self.names.index("x")
-        if self.by_kernels:
-            _watch(variables, own, state.t, errors, first_bad)
+        variables, x = list(row_variables(state).values()), self.names.index("x")
+        if self.is_kernel:
+            _monitor_on_gpu(variables, x, state.t, errors, first_bad)
             return
-        slot = (state.t % len(errors)).view(1)
-        error, bad = _seen(variables, own, len(self.seeds))
-        errors.index_copy_(0, slot, error[None])
+        if len(errors):
+            slot = (state.t % len(errors)).view(1)
+            errors.index_copy_(0, slot, consensus(variables[x], len(self.labels))[None])
+        # A sum is finite only if all its terms are, and reads each row once.
+        bad = ~torch.isfinite(torch.stack([v.sum(1) for v in variables], dim=1))
         first_bad.copy_(torch.where(bad & (first_bad < 0), state.t, first_bad))
 
     def read_errors(self, t: int) -> list[tuple[int, int, float]]:
-        """(seed, iteration, consensus error) of every iteration since the last read, up to t."""
+        """(label, iteration, consensus error) of every iteration since the last read, up to t, where known."""
         errors = self.tensors[0]
         span = range(self.read_until + 1, t + 1)
-        assert len(span) <= len(errors), "more iterations passed than the monitor holds"
         self.read_until = t
-        if not span:
+        if not span or not len(errors):
             return []
+        assert len(span) <= len(errors), "more iterations passed than the monitor holds"
         table = errors[[i % len(errors) for i in span]].tolist()
-        return [(seed, i, row[k]) for i, row in zip(span, table, strict=True) for k, seed in enumerate(self.seeds)]
+        return [(label, i, row[k]) for i, row in zip(span, table, strict=True) for k, label in enumerate(self.labels)]
 
-    def diverged(self) -> list[Divergence]:
-        """The first non-finite value of each seed that has one."""
-        bad = self.tensors[1].cpu()
-        if (bad < 0).all():
-            return []
-        per_seed = bad.view(len(self.seeds), -1, len(self.names))
+    def diverged(self, reduction: Reduction = SINGLE_PROCESS) -> list[Divergence]:
+        """The first non-finite value of each trial that has one, in whichever process: the same answer in all."""
+        bad = self.tensors[1]
+        # One number for (iteration, variable, client), smallest for what came first.
+        clients = torch.tensor(list(self.clients), device=bad.device).repeat(len(self.labels))
+        codes = (bad * len(self.names) + torch.arange(len(self.names), device=bad.device)) * self.n + clients[:, None]
+        codes = torch.where(bad < 0, _NEVER, codes)
+        first = reduction.minimum(codes.view(len(self.labels), -1).amin(1)).tolist()
         found = []
-        for seed, block in zip(self.seeds, per_seed, strict=True):
-            hits = (block >= 0).nonzero().tolist()
-            if hits:
-                iteration, variable, client = min((int(block[i, v]), v, i) for i, v in hits)
-                found.append(Divergence(seed, iteration, client, self.names[variable]))
+        for label, code in zip(self.labels, first, strict=True):
+            if code != _NEVER:
+                rest, client = divmod(code, self.n)
+                iteration, variable = divmod(rest, len(self.names))
+                found.append(Divergence(label, iteration, client, self.names[variable]))
         return found

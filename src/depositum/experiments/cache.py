@@ -26,32 +26,38 @@ from depositum.metrics import PERPLEXITY
 from depositum.models import MODELS
 from depositum.problem.precision import resolve
 from depositum.runs.config import Config
-from depositum.runs.execute import RunResult
+from depositum.runs.execution import RunResult
 from depositum.runs.folder import CONSENSUS, PERPLEXITIES, RunFolder
+from depositum.runs.resolved import ResolvedConfig
 
 #: Incremented whenever a change of the package changes results: cells that were cached before are then run again.
 RESULTS = 1
-#: Keys of `[run]` that do not change results; seeds are in the folder's name.
-LEFT_OUT = ("device", "checkpoint_every", "seeds")
-#: Keys of `[run]` that were added after cells had been cached, with the value that those were run with: left out of the
-#: hash where they have this value.
-ADDED_LATER = {"evaluate_from": 0}
+#: Keys that do not change results; seeds are in the folder's name.
+LEFT_OUT = (("run", "device"), ("run", "checkpoint_every"), ("run", "seeds"))
+#: Keys that were added after cells had been cached, with the value that those were run with: left out of the hash where
+#: they have this value.
+ADDED_LATER = {("run", "evaluate_from"): 0, ("network", "channel"): "exact"}
+#: Keys of `[processes]` that were removed after cells had been cached, with the value that those were run with.
+REMOVED_LATER = {"send": "float32"}
 FINISHED, SPENT = "cell.json", "seconds.txt"
 
 
 class CellConfig:
     """The checked configuration of a cell, with the hash that it is cached under (computed once)."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, spec: ResolvedConfig) -> None:
+        self.spec, self.config = spec, spec.config
 
     @cached_property
     def digest(self) -> str:
         """16 hexadecimal digits, equal for configurations with equal results, whatever their seeds."""
-        table = self.config.complete()
-        table["run"] = {
-            k: v for k, v in table["run"].items() if k not in LEFT_OUT and (k not in ADDED_LATER or v != ADDED_LATER[k])
+        table = {
+            section: {
+                k: v for k, v in keys.items() if (section, k) not in LEFT_OUT and ADDED_LATER.get((section, k)) != v
+            }
+            for section, keys in self.spec.table.items()
         }
+        table["processes"] |= REMOVED_LATER
         text = json.dumps({"results": RESULTS, "config": table}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -171,7 +177,7 @@ def delete_finished(folder: Path) -> None:
 
 def describe_machine(config: Config) -> str:
     """The device that a configuration runs on, and the precision of its model's passes there."""
-    settings = config.engine_settings()
+    settings = config.run.engine_settings()
     device = settings.resolve_device()
     frozen = MODELS.attribute(config.problem.model, "frozen_follows_precision", False)
     precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=frozen)

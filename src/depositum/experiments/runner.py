@@ -13,7 +13,7 @@ from depositum.experiments.plan import Plan
 from depositum.experiments.results import CellResult, Results
 from depositum.experiments.sweep import SweepCell
 from depositum.experiments.tuning import TuningTask
-from depositum.runs.cells import execute_cells, together
+from depositum.runs import compatible, execute_all
 from depositum.runs.config import Config
 
 
@@ -134,19 +134,18 @@ class _GroupRunner:
             for folders in _groups(unfinished):
                 if self.observer.stopped():
                     raise SweepStopped
-                self._run_group({folder: unfinished[folder].cell.config for folder in folders}, trace)
+                self._run_group({folder: unfinished[folder].cell for folder in folders}, trace)
         finally:
             self.observer.end()
 
-    def _run_group(self, group: dict[Path, Config], trace: bool) -> None:
-        observer, configs = self.observer, list(group.values())
+    def _run_group(self, group: dict[Path, CellConfig], trace: bool) -> None:
+        observer, configs = self.observer, [cell.config for cell in group.values()]
         observer.group(_describe(configs[0]), len(configs), sum(map(_work, configs)))
         start = time.perf_counter()
         try:
-            results = execute_cells(
-                configs,
+            results = execute_all(
+                [cell.spec for cell in group.values()],
                 list(group),
-                base=self.experiment.folder,
                 callbacks=[observer.callback],
                 on_loop=observer.attach,
                 keep_end=False,  # only the history of a cell is kept
@@ -167,7 +166,7 @@ class _GroupRunner:
 def _groups(unfinished: dict[Path, _Job]) -> Iterator[list[Path]]:
     """The folders of cells that run in one simulator."""
     folders, jobs = list(unfinished), list(unfinished.values())
-    for group in together([job.cell.config for job in jobs]):
+    for group in compatible([job.cell.spec for job in jobs]):
         limit = min((job.at_once for job in (jobs[index] for index in group) if job.at_once), default=len(group))
         for start in range(0, len(group), limit):
             yield [folders[index] for index in group[start : start + limit]]

@@ -1,21 +1,23 @@
 """The paper's measures: what each is, and when it is recorded."""
 
-from depositum.metrics.evaluation import (
+from depositum.metrics.history import COLUMNS, COSTS, History
+from depositum.metrics.measures import (
     CHEAP,
     COSTLY,
-    NOT_AMONG_PROCESSES,
     OVERALL,
     PERPLEXITY,
     TRAINING,
-    Evaluations,
-    MetricSettings,
+    Sharing,
+    as_records,
     cheap,
     costly,
+    mean_buffers,
+    mean_row,
     proximal_gradient_mapping,
-    record,
     with_perplexities,
 )
-from depositum.metrics.history import COLUMNS, COSTS, History
+from depositum.metrics.reduction import SINGLE_PROCESS, Reduction, SingleProcess
+from depositum.metrics.settings import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 
 __all__ = [
     "CHEAP",
@@ -25,13 +27,19 @@ __all__ = [
     "NOT_AMONG_PROCESSES",
     "OVERALL",
     "PERPLEXITY",
+    "SINGLE_PROCESS",
     "TRAINING",
     "Evaluations",
     "History",
     "MetricSettings",
+    "Reduction",
+    "Sharing",
+    "SingleProcess",
+    "as_records",
     "cheap",
     "costly",
+    "mean_buffers",
+    "mean_row",
     "proximal_gradient_mapping",
-    "record",
     "with_perplexities",
 ]

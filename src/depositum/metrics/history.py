@@ -1,23 +1,26 @@
-"""The history: one row per seed and evaluated iteration."""
+"""The history of a run: one record per trial and evaluated iteration."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from depositum.metrics.evaluation import CHEAP, COSTLY
+from depositum.metrics.measures import CHEAP, COSTLY
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Columns that count what a run has cost so far, per client.
 COSTS = ("phases", "bytes_sent", "gradient_evaluations", "seconds")
-#: Columns with a running mean of their own, over the iterations at which they were evaluated.
+#: Columns with a running mean, over the iterations at which they were evaluated.
 AVERAGED = ("stationarity", "gradient_error")
 COLUMNS = ("seed", "iteration", *COSTS, *CHEAP, *COSTLY, *(f"{name}_mean" for name in AVERAGED))
 
 
 class History:
-    """Records of all seeds in order, with running means kept up to date.
+    """Records of all trials in order, each completed with its running means.
+
+    A record has the seed of its trial and, where several configurations run side by side, the trial's label as
+    `trial`, which tells apart trials of the same seed.
 
     >>> history = History()
     >>> for t, error in enumerate([4.0, 2.0]):
@@ -37,7 +40,7 @@ class History:
         record = dict(record)
         for name in AVERAGED:
             if record.get(name) is not None:
-                total = self._sums[record["seed"], name]
+                total = self._sums[record.get("trial", record["seed"]), name]
                 total[0] += record[name]
                 total[1] += 1
                 record[f"{name}_mean"] = total[0] / total[1]
@@ -51,6 +54,6 @@ class History:
     @property
     def frame(self) -> "pd.DataFrame":
         """All records as a table; a measure that was not evaluated is NaN."""
-        import pandas as pd  # slow to import
+        import pandas as pd
 
         return pd.DataFrame(self.records, columns=list(COLUMNS))

@@ -1,25 +1,28 @@
-"""A run's folder: configuration, history, checkpoints, resumption."""
+"""Runs: configuration, folder, checkpoints, resumption; many at once, or one process among many."""
 
-from depositum.runs.build import build_problem, build_simulator
-from depositum.runs.cells import execute_cells
 from depositum.runs.config import Config
-from depositum.runs.execute import RunResult, execute
+from depositum.runs.distributed_run import execute_distributed, join_run
+from depositum.runs.execution import RunResult, compatible, execute, execute_all
 from depositum.runs.folder import RunFolder
-from depositum.runs.reading import apply_override, dump, load, parse
-from depositum.runs.together import execute_together, meet
+from depositum.runs.loading import apply_override, from_table, load, parse
+from depositum.runs.problems import build_engine, build_problem
+from depositum.runs.resolved import ResolvedConfig, resolve
 
 __all__ = [
     "Config",
+    "ResolvedConfig",
     "RunFolder",
     "RunResult",
     "apply_override",
+    "build_engine",
     "build_problem",
-    "build_simulator",
-    "dump",
+    "compatible",
     "execute",
-    "execute_cells",
-    "execute_together",
+    "execute_all",
+    "execute_distributed",
+    "from_table",
+    "join_run",
     "load",
-    "meet",
     "parse",
+    "resolve",
 ]

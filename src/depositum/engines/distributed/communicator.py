@@ -1,0 +1,167 @@
+"""What the distributed engine needs of a transport: members, messages to neighbours, sums, agreement, failures.
+
+A `Communicator` is one process's view of all processes of a run. A new transport implements the abstract methods;
+nothing above this module depends on how messages travel.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from depositum.errors import ConfigError, GroupError, PeerLost
+
+#: Messages, uint8 `[bytes]`, by the rank that they go to or come from.
+Messages = dict[int, Tensor]
+
+
+class Transfer(Protocol):
+    """One message to each of some ranks, and one from each, on their way."""
+
+    def receive(self, peer: int) -> Tensor:
+        """Wait for the message of a rank and return it."""
+        ...
+
+    def close(self) -> None:
+        """Wait until the messages of this process have left."""
+        ...
+
+
+class Communicator(ABC):
+    """The processes of a run, as one of them sees them; it is a `Reduction` over them too.
+
+    Every process calls the same methods in the same order. A process that dies or hangs makes the others raise
+    `PeerLost`, which names it, within `timeout` seconds.
+
+    Attributes
+    ----------
+    rank, size
+        Which of how many processes this is.
+    names
+        What each rank is called in messages.
+    device
+        Where the rows of this process live.
+    wire
+        Where messages are when they are sent and received.
+    first_of_host
+        Whether this is the first process of its host, which downloads data for the others.
+    timeout
+        Seconds within which a peer must answer.
+    """
+
+    rank: int
+    size: int
+    names: list[str]
+    device: torch.device
+    wire: torch.device
+    first_of_host: bool
+    timeout: float
+
+    # What a transport implements
+
+    @abstractmethod
+    def exchange_values(self, value: Any, what: str, patience: float = 600.0) -> list[Any]:
+        """Send a JSON value to all ranks, and return those of all ranks, by rank.
+
+        `what` names the occasion in the error that reports who did not take part within `patience` seconds.
+        """
+
+    @abstractmethod
+    def post(self, messages: Messages, buffers: Messages, tag: int) -> Transfer:
+        """Send messages to some ranks, and receive one from each of them into a buffer of its size.
+
+        `tag` numbers the exchange, the same at both ends of a link. Several exchanges can be under way.
+        """
+
+    @abstractmethod
+    def sum(self, z: Tensor) -> Tensor:
+        """The sum of a tensor over all ranks, the same bits on each."""
+
+    @abstractmethod
+    def minimum(self, z: Tensor) -> Tensor:
+        """The elementwise minimum of a tensor over all ranks."""
+
+    @abstractmethod
+    def broadcast(self, z: Tensor, source: int) -> Tensor:
+        """The tensor of rank `source`; z gives its shape, dtype and device."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """End the connection, after the last exchange, once every rank is here."""
+
+    # What every transport has
+
+    def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:
+        """From now on include the clients of each rank in its name."""
+        for rank, held in enumerate(clients):
+            text = f"client {held[0]}" if len(held) == 1 else f"clients {held[0]}–{held[-1]}"
+            head, _, tail = self.names[rank].partition("(")
+            self.names[rank] = f"{head}({text}, {tail.rpartition(', ')[2]}"
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.sum(torch.zeros(1))
+
+    @contextmanager
+    def all_or_none(self, what: str, patience: float = 600.0) -> Iterator[None]:
+        """Do something on every rank, and continue only if all of them succeeded.
+
+        An error inside is raised again on its own rank; the other ranks raise a `GroupError` with the rank and the
+        reason. `patience` is how many seconds the slowest rank may take longer than this one.
+        """
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as found:
+            error = found
+        reason = "" if error is None else " ".join(str(error).split()) or type(error).__name__
+        try:
+            reasons = self.exchange_values(reason, what, patience)
+        except PeerLost:
+            if error is not None:
+                raise error from None
+            raise
+        if error is not None:
+            raise error
+        for rank, text in enumerate(reasons):
+            if text:
+                raise GroupError(f"{self.names[rank]} stopped: {text}")
+
+    def check_same(self, settings: Mapping[str, Any]) -> None:
+        """Refuse, on the rank concerned, settings or package versions that differ from those of rank 0.
+
+        Nested tables are compared key by key.
+        """
+        own = json.loads(json.dumps({**_flattened(settings), **_versions()}))  # tuples become lists, as they arrive
+        first = self.exchange_values(own, "compare the settings")[0]
+        with self.all_or_none("compare the settings"):
+            for key in [*first, *(k for k in own if k not in first)]:
+                here, there = (json.dumps(s[key]) if key in s else "not set" for s in (own, first))
+                if here != there:
+                    ranks = f"{here} on {self.names[self.rank]}, but {there} on {self.names[0]}"
+                    raise ConfigError(key, f"{ranks}; it must be the same on every rank")
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            out |= _flattened(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def _versions() -> dict[str, str]:
+    """What must be the same on every rank for one trajectory."""
+    try:
+        own = version("depositum")
+    except PackageNotFoundError:
+        own = "0+unknown"
+    return {"version of depositum": own, "version of torch": torch.__version__.split("+")[0]}

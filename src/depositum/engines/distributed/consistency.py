@@ -1,0 +1,91 @@
+"""Checks that every process has built the same model, the same start and the same network.
+
+Each process may read files of its own. Numbers are compared by a few sums with random signs, up to rounding:
+processors of two kinds may draw, or calculate, the last digit of a parameter differently.
+"""
+
+from collections.abc import Sequence
+from math import isclose
+
+import torch
+from torch import Tensor
+
+from depositum.engines.distributed.communicator import Communicator
+from depositum.errors import ConfigError
+from depositum.networks import Network
+from depositum.problem import Problem
+from depositum.problem.model_copy import has_frozen_base
+from depositum.randomness import hash_words
+
+#: The sums that stand for many numbers, by how much of their norm they may differ, and how many are read at once.
+SUMS, ROUNDING, CHUNK = 4, 1e-5, 1 << 18
+
+
+def check_consistency(communicator: Communicator, problem: Problem, network: Network | None) -> None:
+    """Refuse, on the rank concerned, a model, a start or a network that differs from rank 0's; a collective call."""
+    what = "compare model and network"
+    with communicator.all_or_none(what):
+        start = [sketch(trial.start) for trial in problem.trials]
+        frozen = _frozen_and_buffers(problem)
+        links = [] if network is None else [network.n, network.edges]
+        weights = [] if network is None else _weights(network)
+    own = [problem.layout.size, start, frozen, links, weights]
+    size_0, start_0, frozen_0, links_0, weights_0 = communicator.exchange_values(own, what)[0]
+    with communicator.all_or_none(what):
+        here, there = communicator.names[communicator.rank], communicator.names[0]
+        same = "it must be the same on every rank"
+        if problem.layout.size != size_0:
+            sizes = f"{problem.layout.size} parameters on {here}, but {size_0} on {there}"
+            raise ConfigError("problem.model", f"{sizes}; {same}")
+        if not all(map(_close, start, start_0)):
+            what = f"initial parameters differ between {here} and {there}"
+            raise ConfigError("problem.model", f"{what}; they must be the same, drawn by torch from the seed")
+        if len(frozen) != len(frozen_0) or not all(map(_close, frozen, frozen_0)):
+            raise ConfigError(
+                "problem.model", f"frozen parameters or buffers differ between {here} and {there}; {same}"
+            )
+        if links != links_0 or not _close(weights, weights_0):
+            raise ConfigError("network", f"links or weights differ between {here} and {there}; {same}")
+
+
+def sketch(values: Tensor, positions: Tensor | None = None) -> list[float]:
+    """The norm of some numbers and a few sums of them, each with a random sign that depends on its position.
+
+    >>> one, other = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])
+    >>> sketch(one) == sketch(one.clone()), sketch(one) == sketch(other)
+    (True, False)
+    """
+    own = values.detach().to("cpu").flatten()
+    positions = torch.arange(len(own)) if positions is None else positions
+    sums = torch.zeros(1 + SUMS, dtype=torch.float64)
+    for some, where in zip(torch.split(own, CHUNK), torch.split(positions, CHUNK), strict=True):
+        column = some.double().unsqueeze(1)
+        signs = 2 * (hash_words(where.unsqueeze(1), torch.arange(SUMS)) & 1) - 1
+        sums += torch.cat([column.square(), column * signs], dim=1).sum(0)
+    sums[0].sqrt_()
+    numbers: list[float] = sums.tolist()
+    return numbers
+
+
+def _close(a: Sequence[float], b: Sequence[float]) -> bool:
+    scale = max(map(abs, (*a, *b)), default=0.0)
+    return len(a) == len(b) and all(isclose(x, y, abs_tol=ROUNDING * scale) for x, y in zip(a, b, strict=True))
+
+
+def _weights(network: Network) -> list[float]:
+    W = network.weights.tocoo()
+    return sketch(torch.from_numpy(W.data.copy()), torch.from_numpy(W.row.astype("int64") * network.n + W.col))
+
+
+def _frozen_and_buffers(problem: Problem) -> list[list[float]]:
+    """For each tensor that clients share untrained: sums of its finite values, and how many are not finite.
+
+    A large frozen base is compared by its own digest.
+    """
+    model, found = problem.model, []
+    frozen = [] if has_frozen_base(model) else [p for p in model.parameters() if not p.requires_grad]
+    for tensor in (*frozen, *model.buffers()):
+        values = tensor.detach().double()
+        finite = values[values.isfinite()]
+        found.append([float(finite.abs().sum()), float(finite.sum()), float(values.numel() - finite.numel())])
+    return found

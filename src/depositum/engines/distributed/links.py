@@ -1,0 +1,410 @@
+"""What `mix` is among processes: rows travel along the edges of the network, and nowhere else.
+
+Each pair of ranks whose clients are neighbours exchanges one message per mixing. A row is the term of its first
+neighbour, then the client's own, and then the other neighbours' in the order of their ids, whenever they arrived: the
+same sum on any number of processes. With one client here, the sum is made in the memory of the row received first.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
+from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
+from depositum.engines.distributed.buffer_pool import BufferPool
+from depositum.engines.distributed.clients import Placement
+from depositum.engines.distributed.communicator import Communicator, Messages, Transfer
+from depositum.engines.mixing import ChannelState, IdentityMix
+from depositum.networks import Network
+
+#: Numbers of a term that stay in a core's own cache until the next term is added.
+CACHED = 1 << 18
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What becomes of one client's row: own·z_i + Σ_j weight_j·z_j over its neighbours, in the order of their ids."""
+
+    own: float
+    others: tuple[tuple[int, float], ...]
+
+    @property
+    def total(self) -> float:
+        """The sum of all weights: 1 for a mixing."""
+        return self.own + sum(weight for _, weight in self.others)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One communication phase as one rank sees it.
+
+    `sends` and `receives` have, for each rank that is communicated with, the clients whose rows go there or come from
+    there, in ascending order. `mixing` and `sums` have the terms of W and of the unweighted sum over neighbours for
+    each client held.
+    """
+
+    sends: dict[int, tuple[int, ...]]
+    receives: dict[int, tuple[int, ...]]
+    mixing: tuple[Terms, ...]
+    sums: tuple[Terms, ...]
+
+
+class Routes:
+    """The routes of all phases.
+
+    Every rank derives them from the network and the number of the phase; since links are symmetric, what one rank
+    sends is what the other expects.
+    """
+
+    def __init__(self, network: Network, placement: Placement, rank: int) -> None:
+        self.network, self.placement, self.rank = network, placement, rank
+        self.held = placement.clients(rank)
+        self._cached = lru_cache(maxsize=64)(self._make)
+
+    def at(self, phase: int) -> Route:
+        """The route of communication phase 0, 1, …"""
+        network = self.network
+        if network.drop is not None:
+            return self._make(phase)
+        return self._cached(0 if network.one_peer is None else phase % max(network.one_peer.phases, 1))
+
+    def _make(self, phase: int) -> Route:
+        sends: dict[int, set[int]] = defaultdict(set)
+        receives: dict[int, set[int]] = defaultdict(set)
+        mixing, sums = [], []
+        for i in self.held:
+            own, links = self._links(i, phase)
+            for j, _ in links:
+                rank = self.placement.rank_of(j)
+                if rank != self.rank:
+                    sends[rank].add(i)
+                    receives[rank].add(j)
+            mixing.append(Terms(own, links))
+            sums.append(Terms(0.0, tuple((j, 1.0) for j, _ in links)))
+        peers = sorted(sends)
+        return Route(
+            {p: tuple(sorted(sends[p])) for p in peers},
+            {p: tuple(sorted(receives[p])) for p in peers},
+            tuple(mixing),
+            tuple(sums),
+        )
+
+    def _links(self, i: int, phase: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Client i's own weight in a phase, and its neighbours with theirs."""
+        network, number = self.network, torch.tensor(phase)
+        if network.one_peer is not None:
+            peer = int(network.one_peer.peer(number, torch.tensor(i)))
+            weights = {i: 1.0} if peer == i else {i: 0.5, peer: 0.5}
+        else:
+            first, last = network.weights.indptr[i : i + 2]
+            row = slice(int(first), int(last))
+            weights = dict(zip(network.weights.indices[row].tolist(), network.weights.data[row].tolist(), strict=True))
+        own = weights.pop(i, 0.0)
+        if network.drop is not None and weights:
+            present = network.drop.present(number, torch.tensor(i), torch.tensor(list(weights))).tolist()
+            for j, there in zip(list(weights), present, strict=True):
+                if not there:
+                    own += weights.pop(j)
+        return own, tuple(sorted(weights.items()))
+
+
+@dataclass
+class Traffic:
+    """What this rank has sent to another one so far, announcements of sizes included."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class LinkMix:
+    """W on the rows `[S·k, d]` of the k clients held here, over a communicator and through a channel.
+
+    Results are asynchronous tensors: rows travel while the caller continues, until it needs them.
+
+    Attributes
+    ----------
+    bytes_sent
+        Sent by a client for a trial, on average over those held here, in messages of fixed size; whoever counts resets
+        it to 0. Messages of varying size are counted in the channel's state.
+    traffic
+        What went to each rank since the start.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        communicator: Communicator,
+        trials: int,
+        dtype: torch.dtype,
+        channel: Channel | None = None,
+        d: int = 0,
+    ) -> None:
+        self.communicator, self.trials, self.network = communicator, trials, network
+        self.placement = Placement(network.n, communicator.size)
+        self.held = self.placement.clients(communicator.rank)
+        self.channel = channel or Exact()
+        self.channel_state = ChannelState(self.channel, trials * len(self.held), d, communicator.device, dtype)
+        self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
+        self.bytes_sent = 0.0
+        self.traffic: dict[int, Traffic] = {}
+        self._routes, self._dtype = Routes(network, self.placement, communicator.rank), dtype
+        self._pool, self._wire_pool = BufferPool(communicator.device), BufferPool(communicator.wire)
+        self._tag = 0
+        self._pending: list[AsyncTensor] = []
+        #: What this process knows of the memory of its neighbours, by mixing: that of a step by its position among
+        #: the network's mixings, or among those through a method's own channel.
+        self._copies: dict[tuple[str, int], dict[int, Memory]] = {}
+        self._transmissions = 0
+        #: Whether the run was resumed, so that neighbours' memory is not known to be zero.
+        self.resumed = False
+        self.begin(0)
+
+    def begin(self, phase: int) -> None:
+        """Begin a step in a communication phase: in a network that changes, each has its own links."""
+        self.channel_state.begin_step()
+        self._transmissions = 0
+        self.route: Route = self._routes.at(phase)
+        degrees = torch.tensor([[float(len(terms.others))] for terms in self.route.mixing], dtype=self._dtype)
+        self.degree = degrees.repeat(self.trials, 1).to(self.communicator.device)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """W z, through the channel."""
+        return self._mixed(z, self.route.mixing)
+
+    def neighbours(self, z: Tensor) -> Tensor:
+        """The unweighted sum over each row's neighbours."""
+        return self._mixed(z, self.route.sums)
+
+    def average(self, z: Tensor) -> Tensor:
+        """The exact mean over all clients, in every row; counted as one row per client, sent to a server."""
+        z = awaited(z)
+        blocks = z.view(self.trials, len(self.held), -1)
+        if self.communicator.size > 1:
+            self.bytes_sent += blocks.shape[2] * blocks.element_size()
+        mean = self.communicator.sum(blocks.sum(1)) / self.placement.n
+        return mean[:, None].expand_as(blocks).reshape(z.shape)
+
+    def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
+        """W q, q and the new memory, of rows sent through a channel of the method's own, whose memory it keeps."""
+        z, before = awaited(z), awaited(dict(memory))
+        sent = channel.send(z, before)
+        q, after = channel.receive(sent, before)
+        if self.network.drop is not None or self.network.one_peer is not None:
+            # A client that was not sent a message cannot update its copy, so complete rows are sent.
+            return self._summed(q, self.route.mixing, Exact(), q, q, {}, None), q, after
+        copies = self._copies_of("transmission", self._transmissions, channel, before)
+        self._transmissions += 1
+        return self._summed(q, self.route.mixing, channel, sent, q, copies, None), q, after
+
+    def reset(self, resumed: bool) -> None:
+        """Forget what is known of neighbours' memory: at the start of a run, or where a run is resumed."""
+        self._copies.clear()
+        self.resumed = resumed
+
+    def wait(self) -> None:
+        """Wait for everything that is still on its way."""
+        for pending in self._pending:
+            pending.wait()
+        self._pending.clear()
+
+    # One mixing
+
+    def _mixed(self, z: Tensor, terms: tuple[Terms, ...]) -> Tensor:
+        """The sum of these terms over z, by way of what the channel makes of it."""
+        z, channel = awaited(z), self.channel
+        if channel.exact:
+            return self._summed(z, terms, channel, z, z, {}, None)
+        position, before = self.channel_state.next_memory()
+        sent = channel.send(z, before)
+        q, after = channel.receive(sent, before)
+        copies = self._copies_of("network", position, channel, before)
+        self.channel_state.put(position, after)
+        return self._summed(z, terms, channel, sent, q, copies, channel.gain)
+
+    def _copies_of(self, kind: str, number: int, channel: Channel, memory: Memory) -> dict[int, Memory]:
+        """The memory of all remote neighbours, by client: zero at the start, fetched once where a run is resumed."""
+        if not channel.memory:
+            return {}
+        key = (kind, number)
+        if key not in self._copies:
+            copies: dict[int, dict[str, Tensor]] = {j: {} for clients in self.route.receives.values() for j in clients}
+            for name in channel.memory:
+                blocks = memory[name].contiguous().view(self.trials, len(self.held), -1)
+                if self.resumed:
+                    arriving = Arriving(self, blocks, Exact(), counted=False)
+                    fetched = {j: row for peer in self.route.receives for j, row in arriving.rows(peer).items()}
+                    arriving.close()
+                for j, own in copies.items():
+                    own[name] = fetched[j].clone() if self.resumed else torch.zeros_like(blocks[:, 0])
+            self._copies[key] = dict(copies)
+        return self._copies[key]
+
+    def _summed(
+        self,
+        z: Tensor,
+        terms: tuple[Terms, ...],
+        channel: Channel,
+        sent: Tensor,
+        q: Tensor,
+        copies: dict[int, Memory],
+        gain: float | None,
+    ) -> Tensor:
+        """Σ w_ij q_j over rows `[S·k, d]`, or with a gain Σ w_ij z_i + gain·Σ w_ij (q_j − q_i), from what was sent."""
+        blocks, own = (rows.contiguous().view(self.trials, len(self.held), -1) for rows in (z, q))
+        arriving = Arriving(self, sent.contiguous().view(blocks.shape), channel)
+        rows = {client: own[:, k] for k, client in enumerate(self.held)}
+
+        def row(j: int) -> Tensor:
+            if j not in rows:  # what came first is summed while the rest arrives
+                for client, message in arriving.rows(self.placement.rank_of(j)).items():
+                    rows[client], memory = channel.receive(message, copies.get(client, {}))
+                    if copies:
+                        copies[client] = memory
+            return rows[j]
+
+        def finish() -> Tensor:
+            out = self._memory_of_sum(blocks, terms, row, in_place=gain is None and channel.exact and not copies)
+            # All terms of some columns, then of the next: each number is read from memory once.
+            for columns in self._columns(blocks.shape[2]):
+                for k, (client, term) in enumerate(zip(self.held, terms, strict=True)):
+                    part = out[:, k, columns]
+                    if gain is not None:
+                        torch.mul(blocks[:, k, columns], term.total, out=part)
+                        for j, weight in term.others:
+                            part.add_(row(j)[:, columns] - own[:, k, columns], alpha=gain * weight)
+                        continue
+                    ordered = [*term.others[:1], (client, term.own), *term.others[1:]]
+                    torch.mul(row(ordered[0][0])[:, columns], ordered[0][1], out=part)
+                    for j, weight in ordered[1:]:
+                        part.add_(row(j)[:, columns], alpha=weight)
+            for peer in self.route.receives:  # copies of neighbours' memory stay up to date even where weights are 0
+                row(self.route.receives[peer][0])
+            arriving.close()
+            return out.view(z.shape)
+
+        pending = AsyncTensor(z, finish)
+        self._pending.append(pending)
+        return pending
+
+    def _memory_of_sum(
+        self, blocks: Tensor, terms: tuple[Terms, ...], row: Callable[[int], Tensor], in_place: bool
+    ) -> Tensor:
+        """Memory for the sums, `[S, k, d]`: that of the first row received, if nothing else here needs it."""
+        if in_place and len(terms) == 1 and terms[0].others:
+            received = row(terms[0].others[0][0])
+            if received.is_contiguous():
+                return received.view(blocks.shape)
+        return self._pool.empty(blocks.numel(), blocks.dtype).view(blocks.shape)
+
+    def _columns(self, d: int) -> list[slice]:
+        """Columns that are summed together."""
+        width = d if self.communicator.device.type != "cpu" else max(1, CACHED // self.trials)
+        return [slice(first, first + width) for first in range(0, d, width)]
+
+    # What an exchange needs of the links
+
+    def next_tag(self) -> int:
+        """A number for an exchange: ranks mix in the same order, so both ends of it have the same."""
+        self._tag += 1
+        return self._tag
+
+    def buffer(self, size: int) -> Tensor:
+        """Memory for a message of so many bytes."""
+        return self._wire_pool.empty(size, torch.uint8)
+
+    def count(self, peer: int, clients: tuple[int, ...], sizes: Tensor | None, size: int) -> None:
+        """Count a message to a rank: `size` bytes in all, or `sizes` `[S, clients]` of each row where they vary."""
+        traffic = self.traffic.setdefault(peer, Traffic())
+        traffic.messages += 1
+        traffic.bytes += size
+        if sizes is None:
+            self.bytes_sent += size / (len(self.held) * self.trials)
+            return
+        counted = self.channel_state.bytes_by_row
+        assert counted is not None
+        indices = [client - self.held[0] for client in clients]
+        counted.view(self.trials, -1)[:, indices] += sizes.to(counted.device, torch.float64) + ANNOUNCEMENT_BYTES
+
+
+class Arriving:
+    """One exchange: rows `[S, k, d]` encoded and sent to the ranks that need them, and theirs on their way here.
+
+    Where the size of a row depends on its values, the sizes go first, 8 bytes each.
+    """
+
+    def __init__(self, links: LinkMix, sent: Tensor, channel: Channel, counted: bool = True) -> None:
+        self._links, self._channel, self._counted = links, channel, counted
+        self._trials, _, self._d = sent.shape
+        self._dtype, self._device = sent.dtype, sent.device
+        self._route, self._tag = links.route, links.next_tag()
+        self._fixed = channel.row_bytes(self._d, self._dtype)
+        self._messages: Messages = {}
+        self._sizes: Messages = {}
+        encoded: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        for peer, clients in self._route.sends.items():
+            if clients not in encoded:
+                chosen = sent if clients == tuple(links.held) else sent[:, [i - links.held[0] for i in clients]]
+                encoded[clients] = self._encode(chosen.reshape(-1, self._d))
+            self._messages[peer], self._sizes[peer] = encoded[clients]
+        self._transfer: Transfer | None = None
+        self._announced: Transfer | None = None
+        communicator = links.communicator
+        if self._fixed is None:
+            announcements = {p: sizes.contiguous().view(torch.uint8) for p, sizes in self._sizes.items()}
+            buffers = {p: links.buffer(self._rows(p) * ANNOUNCEMENT_BYTES) for p in self._messages}
+            self._announced = communicator.post(announcements, buffers, self._tag)
+        else:
+            buffers = {p: links.buffer(self._rows(p) * self._fixed) for p in self._messages}
+            self._transfer = communicator.post(self._messages, buffers, self._tag)
+        self._received: dict[int, list[int]] = {}
+        if counted:
+            for peer, message in self._messages.items():
+                clients = self._route.sends[peer]
+                sizes = self._sizes[peer].view(self._trials, -1) if self._fixed is None else None
+                extra = 0 if sizes is None else sizes.numel() * ANNOUNCEMENT_BYTES
+                links.count(peer, clients, sizes, len(message) + extra)
+
+    def rows(self, peer: int) -> dict[int, Tensor]:
+        """What a rank sent: the row `[S, d]` of each of its clients that has a neighbour here."""
+        message = self._arrived().receive(peer)
+        sizes = self._received.get(peer) or [self._fixed or 0] * self._rows(peer)
+        decoded = self._channel.decode(message, sizes, self._d, self._dtype).to(self._device)
+        blocks = decoded.view(self._trials, -1, self._d)
+        return {client: blocks[:, k] for k, client in enumerate(self._route.receives[peer])}
+
+    def close(self) -> None:
+        """Wait until everything has been sent and received."""
+        self._arrived().close()
+
+    def _encode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The message of rows `[S·k, d]`, and the bytes of each where they vary, where messages are sent from."""
+        wire = self._links.communicator.wire
+        sizes = self._channel.sizes(rows) if self._fixed is None else torch.empty(0, dtype=torch.int64)
+        return self._channel.encode(rows).to(wire), sizes.to(wire)
+
+    def _rows(self, peer: int) -> int:
+        return self._trials * len(self._route.receives[peer])
+
+    def _arrived(self) -> Transfer:
+        """The transfer of the messages themselves, which begins when their sizes are known."""
+        if self._transfer is None:
+            announced = self._announced
+            assert announced is not None
+            self._received = {p: announced.receive(p).view(torch.int64).tolist() for p in self._messages}
+            announced.close()
+            buffers = {p: self._links.buffer(sum(sizes)) for p, sizes in self._received.items()}
+            self._transfer = self._links.communicator.post(self._messages, buffers, self._tag)
+        return self._transfer
+
+
+class SilentMix(IdentityMix):
+    """Sends nothing at all: for creating a state whose values will be replaced."""
+
+    def __init__(self, links: LinkMix) -> None:
+        super().__init__(links)
+        self.average = self.neighbours = self.__call__
+        self.transmit = lambda z, channel, memory: (z, z, memory)

@@ -1,0 +1,110 @@
+"""When measures are evaluated, and which of the costly ones."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from depositum.errors import ConfigError, is_integer, is_number
+from depositum.problem import Oracle, constants
+
+#: Why L cannot be measured by one of several processes.
+NOT_AMONG_PROCESSES = "'measure' given, but no process has all the data to measure it on; give a number"
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Which iterations are evaluated: t = 0, every `every` iterations from `start` on, and the last.
+
+    Attributes
+    ----------
+    every
+        Iterations between evaluations.
+    start
+        The first evaluation after t = 0 (0: after `every` iterations). With 1, and a stride that is a multiple of the
+        period, evaluations come right after an exchange.
+    """
+
+    every: int = 10
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError("run.evaluate_every", f"{self.every} given; it must be a whole number ≥ 1")
+        if not 0 <= self.start < self.every:
+            raise ConfigError(
+                "run.evaluate_from",
+                f"{self.start} given; it must be a whole number from 0 to run.evaluate_every − 1 = {self.every - 1}",
+            )
+
+    def due(self, t: int, every: int | None = None) -> bool:
+        """Whether t is evaluated even if it is not the last; `every` is the stride of a measure with its own."""
+        return t == 0 or (t - self.start) % (self.every if every is None else every) == 0
+
+    def left(self, t: int) -> int:
+        """Iterations from t to the next evaluation after it."""
+        return self.every - (t - self.start) % self.every
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """Which measures are evaluated, and how often.
+
+    Attributes
+    ----------
+    costly_every
+        Iterations between evaluations of the costly measures (each needs gradients over all data); 0 is never.
+    alpha
+        The α of G^α; None is the algorithm's own.
+    smoothness
+        L, for the stationarity measure s of Definition 3; `"measure"` measures it on the data first; None leaves s out.
+    train_every
+        Iterations between evaluations of the training loss, which reads all the training data; None is at every
+        evaluation, 0 never.
+    """
+
+    costly_every: int = 0
+    alpha: float | None = None
+    smoothness: float | Literal["measure"] | None = None
+    train_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, every in self._strides:
+            if not is_integer(every) or every < 0:
+                raise ConfigError(f"metrics.{key}", f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
+        for key, value, other in (("alpha", self.alpha, ""), ("smoothness", self.smoothness, " or 'measure'")):
+            if value is None or (other and value == "measure"):
+                continue
+            if isinstance(value, str) or not (is_number(value) and value > 0):
+                raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0{other}")
+
+    @property
+    def _strides(self) -> list[tuple[str, int]]:
+        """The strides that are set, by their keys."""
+        strides = {"costly_every": self.costly_every, "train_every": self.train_every}
+        return [(key, every) for key, every in strides.items() if every is not None]
+
+    def check(self, evaluations: Evaluations) -> None:
+        """Refuse strides at which there is not always an evaluation."""
+        for key, every in self._strides:
+            if every % evaluations.every:
+                multiple = f"a multiple of run.evaluate_every = {evaluations.every} (0: never)"
+                raise ConfigError(f"metrics.{key}", f"{every} given; it must be {multiple}")
+
+    def smoothness_of(self, oracle: Oracle) -> dict[int, float]:
+        """L of each trial, by its label: as given, or measured on the data of all its clients; empty if not set."""
+        labels = oracle.problem.labels
+        if self.smoothness is None:
+            return {}
+        if self.smoothness != "measure":
+            return dict.fromkeys(labels, self.smoothness)
+        if len(oracle.clients) < oracle.problem.n:
+            raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
+        return dict(zip(labels, constants.smoothness_of_trials(oracle), strict=True))
+
+    def costly_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
+        """Whether an evaluation at t includes the costly measures."""
+        return self.costly_every > 0 and (last or evaluations.due(t, self.costly_every))
+
+    def train_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:
+        """Whether an evaluation at t includes the training loss."""
+        every = self.train_every
+        return every is None or (every > 0 and (last or evaluations.due(t, every)))

@@ -1,0 +1,183 @@
+"""Run a configuration as one process among many: begin, resume or extend what the folder holds.
+
+Every rank does the same here. Whatever one of them cannot do is found before work, and ends all. Rank 0 writes what
+exists once (`config.toml`, `history.csv`, the models); each rank writes its clients' checkpoints and its log.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from depositum import data, models
+from depositum.engines import Callback, Engine, Loop
+from depositum.engines.distributed import Communicator, Placement, ProcessSettings
+from depositum.engines.distributed.torch_communicator import join
+from depositum.errors import DepositumError
+from depositum.launch import Launch
+from depositum.metrics import History
+from depositum.networks import MIXINGS, TOPOLOGIES
+from depositum.runs import checkpoint, client_checkpoints
+from depositum.runs.checkpoint import Latest
+from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
+from depositum.runs.folder import RunFolder
+from depositum.runs.folder_lock import exclusive
+from depositum.runs.loading import load
+from depositum.runs.problems import build_engine
+from depositum.runs.resolved import ResolvedConfig
+from depositum.runs.writing import RankLog, RankWriter
+
+
+def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, ResolvedConfig]:
+    """Join the other processes, and agree with them on the configuration."""
+    launch = Launch.from_environment()
+    spec, mistake = None, None
+    try:
+        spec = load(path, overrides, held=lambda n: Placement(n, launch.size).clients(launch.rank))
+    except DepositumError as error:
+        mistake = error  # reported when the other ranks can be told
+    settings = spec.config.processes.settings() if spec else ProcessSettings()
+    communicator = join(settings.timeout, spec.config.run.device if spec else "cpu")
+    with communicator.all_or_none("read the configuration"):
+        if mistake is not None:
+            raise mistake
+    assert spec is not None
+    communicator.check_same(_compared(spec))
+    return communicator, spec
+
+
+def execute_distributed(
+    spec: ResolvedConfig,
+    communicator: Communicator,
+    out: Path,
+    *,
+    callbacks: Sequence[Callback] = (),
+    say: Callable[[str], None] = lambda _: None,
+    on_loop: Callable[[Loop], None] = lambda _: None,
+) -> RunResult:
+    """Run an agreed configuration in the folder `out`, resuming from the last checkpoint that all ranks have.
+
+    Parameters
+    ----------
+    out
+        One folder that all ranks share, or one per host under the same name.
+    callbacks, say
+        As for `execute`, of rank 0.
+    on_loop
+        Called with each rank's loop before it runs.
+    """
+    folder = RunFolder(out)
+    with ExitStack() as locks:
+        with communicator.all_or_none("check the folder"):
+            if communicator.rank == 0:
+                locks.enter_context(exclusive(out))
+            folder.check(spec, may_differ=_local_files(spec) if communicator.rank else ())
+        return _execute(spec, communicator, folder, callbacks, say, on_loop)
+
+
+def _execute(
+    spec: ResolvedConfig,
+    communicator: Communicator,
+    folder: RunFolder,
+    callbacks: Sequence[Callback],
+    say: Callable[[str], None],
+    on_loop: Callable[[Loop], None],
+) -> RunResult:
+    out, first = folder.path, communicator.rank == 0
+    say = say if first else lambda _: None
+    if data.needs_tokenizer(spec.config.problem.dataset):
+        say("reading the language model and its texts")
+    engine = build_engine([spec], communicator=communicator)
+    clients = engine.clients
+    latest = _common_checkpoint(communicator, out, spec.config.problem.clients, clients)
+    snapshot = latest.snapshot if latest else None
+    done = snapshot is not None and is_finished(snapshot, spec)
+    with communicator.all_or_none("prepare the folder"):
+        if latest is not None:
+            check_fits(latest, engine.problem, engine.oracle.rows)
+        history = folder.history() if first and done else History()
+        if first and not done:
+            history = folder.begin(spec, snapshot.t if snapshot else None, traced=False)
+        elif communicator.first_of_host and not done:
+            folder.write_config(spec, writer=f".rank-{communicator.rank}")
+    if snapshot is not None and done:
+        say(f"{out}: nothing to do, {why_finished(snapshot)}")
+        result = RunResult(out, snapshot, history, True, list(snapshot.diverged.values()))
+        return _leave(communicator, result, engine)
+    log = RankLog(out / "logs" / f"rank-{communicator.rank}.log")
+    log.log(f"{communicator.names[communicator.rank]}, one of {communicator.size} processes, on {communicator.device}")
+    if snapshot is not None:
+        say(f"{out}: resuming from iteration {snapshot.t}")
+    writers = [RankWriter(folder, communicator, clients), log]
+    loop = make_loop(spec, engine, snapshot, history, [*writers, *(callbacks if first else ())])
+    on_loop(loop)
+    try:
+        final = loop.run()
+        result = RunResult(out, final, history, is_finished(final, spec), list(final.diverged.values()))
+        return _leave(communicator, result, engine)
+    except DepositumError as error:
+        log.log(str(error))
+        raise
+
+
+def _compared(spec: ResolvedConfig) -> dict[str, Any]:
+    """What must be the same on all ranks; files of clients, graphs, weights and language models may lie anywhere.
+
+    What these files hold, except those of clients, is compared when it has been read.
+    """
+    table = {section: dict(keys) for section, keys in spec.table.items()}
+    for section, key in (name.split(".") for name in _local_files(spec)):
+        if key == "model":  # the other arguments of a language model are compared
+            (arguments,) = table[section][key].values()
+            table[section][key] = {k: "a file" if Path(str(v)).is_absolute() else v for k, v in arguments.items()}
+        else:
+            table[section][key] = "a file"
+    return table
+
+
+def _local_files(spec: ResolvedConfig) -> list[str]:
+    """The keys that name files which each rank may have at a path of its own."""
+    table, found = spec.table, []
+    if spec.client_files is not None:
+        found.append("problem.dataset")
+    for key, registry in (("topology", TOPOLOGIES), ("mixing", MIXINGS)):
+        given = table.get("network", {}).get(key)
+        if isinstance(given, str) and given not in registry:
+            found.append(f"network.{key}")
+    model = table["problem"]["model"]
+    reads_files = isinstance(model, dict) and models.MODELS.attribute(model, "path_arguments", ())
+    return [*found, "problem.model"] if reads_files else found
+
+
+def _common_checkpoint(communicator: Communicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
+    """The newest checkpoint that all ranks have, of which this one reads its part; None if there is none."""
+    with communicator.all_or_none("look for checkpoints"):
+        complete = _complete_checkpoints(out)
+        own = client_checkpoints.iterations(out, clients)
+    found = communicator.exchange_values(sorted(own | set(complete)), "look for checkpoints")
+    common: set[int] = set.intersection(*map(set, found))
+    if not common:
+        return None
+    t = max(common)
+    with communicator.all_or_none("read the checkpoint"):
+        if t in own:
+            client_checkpoints.make_current(out, clients, t)
+            return Latest(client_checkpoints.read(out, clients, t), out / client_checkpoints.FOLDER)
+        # All clients' rows in one file, as a simulator writes them.
+        return Latest(client_checkpoints.select_clients(checkpoint.read(complete[t]), n, clients), complete[t])
+
+
+def _complete_checkpoints(out: Path) -> dict[int, Path]:
+    """Checkpoints of all clients in one file, by iteration."""
+    return checkpoint.by_iteration((out / checkpoint.PREVIOUS, out / checkpoint.CURRENT))
+
+
+def _leave(communicator: Communicator, result: RunResult, engine: Engine) -> RunResult:
+    """Leave the other processes; of a finished run, rank 0 then combines the checkpoints if it has all clients'."""
+    everyone, t = range(engine.problem.n), result.snapshot.t
+    communicator.leave()
+    missing = communicator.rank == 0 and result.finished and t not in _complete_checkpoints(result.folder)
+    if missing and t in client_checkpoints.iterations(result.folder, everyone):
+        snapshot = client_checkpoints.read(result.folder, everyone, t)
+        checkpoint.write(result.folder / checkpoint.CURRENT, snapshot)
+    return result

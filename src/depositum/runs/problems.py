@@ -1,0 +1,303 @@
+"""From resolved configurations to a problem and its engine: data loaded and partitioned, an initial model per seed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from depositum import data, models
+from depositum.data import Dataset, Indices, Samples, hold_out
+from depositum.engines import Engine, Simulator, make_engine
+from depositum.engines.distributed import Communicator, Placement, absent_part, restrict_data
+from depositum.errors import ConfigError, DataError
+from depositum.layout import Layout
+from depositum.problem import Problem, Trial, as_loss
+from depositum.runs.resolved import ResolvedConfig
+from depositum.runs.user_extensions import try_method, try_regularizer, user_defined_regularizers
+
+#: Each client's samples for a seed, and those of the test data to evaluate on (None: all).
+Parts = Callable[[int], tuple[Sequence[Indices], Indices | None]]
+#: What each rank tells the others about each of its files.
+Facts = list[list[dict[str, Any]]]
+#: Seconds that downloading data may take.
+DOWNLOAD_PATIENCE = 7200.0
+
+
+def build_engine(
+    specs: Sequence[ResolvedConfig], backend: str = "auto", communicator: Communicator | None = None
+) -> Engine:
+    """The engine of a configuration, or of several side by side, ready to start.
+
+    Parameters
+    ----------
+    backend
+        The backend that an earlier session of the run chose, which is kept unless the configuration names one.
+    communicator
+        Given one, the engine of this process among many, and this is a collective call.
+    """
+    problem = build_problem(specs) if communicator is None else build_local_problem(specs[0], communicator)
+    return engine_of(specs, problem, backend, communicator)
+
+
+def engine_of(
+    specs: Sequence[ResolvedConfig],
+    problem: Problem,
+    backend: str = "auto",
+    communicator: Communicator | None = None,
+) -> Engine:
+    """The engine of a problem that was built from these configurations; see `build_engine`."""
+    spec, run = specs[0], specs[0].config.run
+    settings = spec.engine_settings
+    if communicator is None and settings.backend == "auto" and settings.resolve_device().type == "cpu":
+        settings = replace(settings, backend=backend)  # type: ignore[arg-type]
+    engine = make_engine(
+        problem,
+        spec.network,
+        spec.algorithm if len(specs) == 1 else [one.algorithm for one in specs for _ in one.config.run.seeds],
+        period=run.period,
+        batch_size=run.batch_size,
+        settings=settings,
+        channel=spec.channel,
+        communicator=communicator,
+        evaluate=spec.config.processes.evaluate,
+    )
+    if isinstance(engine, Simulator):
+        if problem.composite and any(user_defined_regularizers(spec.config.problem.regularizer)):
+            try_regularizer(problem.regularizer, torch.stack([problem.trials[0].start] * 2))
+        if ":" in spec.config.algorithm.name:
+            try_method(engine)
+    return engine
+
+
+def build_problem(specs: Sequence[ResolvedConfig]) -> Problem:
+    """The problem of a configuration, one trial per seed; or of several that differ in β, partition, weighting, seeds.
+
+    Within a seed every method has the same partition and the same initial model, whatever the algorithm. Of several
+    configurations, trials are in the order of configurations and their seeds, and labelled by their position.
+    """
+    first = specs[0]
+    dataset = load_data(first)
+    problem = _problem_of(first, dataset, lambda seed: partition(first, dataset, seed))
+    if len(specs) == 1:
+        return problem
+    starts = {trial.seed: trial.start for trial in problem.trials}
+    trials: list[Trial] = []
+    for spec in specs:
+        section = spec.config.problem
+        for seed in spec.config.run.seeds:
+            if seed not in starts:
+                starts[seed] = _initial_row(spec, dataset, seed)
+            parts, tested = partition(spec, dataset, seed)
+            trials.append(Trial(seed, starts[seed], parts, len(trials), section.beta, section.weighting, tested))
+    # If the first configuration has β = 0, its problem does not hold h.
+    return replace(problem, trials=tuple(trials), regularizer=first.regularizer)
+
+
+def load_data(spec: ResolvedConfig) -> Dataset:
+    """The dataset of a configuration; with a holdout, a part of the training samples replaces the test data."""
+    section, base = spec.config.problem, spec.base
+    try:
+        tokenizer = models.tokenizer_path(section.model, base)
+        dataset = data.load(section.dataset, base, section.clients, tokenizer)
+        if isinstance(section.dataset, str) and section.dataset not in data.DATASETS:
+            data.check_labels(section.dataset, data.observed_labels(dataset))
+        if spec.client_files is not None:
+            data.warn_about_unused_file(base / spec.client_files, section.clients)
+    except DataError as error:
+        raise DataError(f"problem.dataset: {error}") from None
+    if not section.holdout:
+        return dataset
+    try:
+        return hold_out(dataset, section.holdout, section.partition_seed or 0)
+    except DataError as error:
+        raise DataError(f"problem.holdout: {error}") from None
+
+
+def partition(spec: ResolvedConfig, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:
+    """Each client's training samples in a run with this seed, and the test samples it is evaluated on (None: all)."""
+    section = spec.config.problem
+    chosen = seed if section.partition_seed is None else section.partition_seed
+    if dataset.split is None:
+        return data.partition(section.partition, dataset, section.clients, chosen), None
+    train, tested = dataset.split(seed)
+    own = data.partition(section.partition, replace(dataset, train=dataset.train.take(train)), section.clients, chosen)
+    return [train[part] for part in own], tested
+
+
+def _problem_of(spec: ResolvedConfig, dataset: Dataset, parts: Parts) -> Problem:
+    """The problem of a configuration with this data, of which each seed's clients have these parts."""
+    section = spec.config.problem
+    if not len(dataset.train):
+        raise ConfigError("problem.dataset", "has no training samples")
+    trials = []
+    for seed in spec.config.run.seeds:
+        own, tested = parts(seed)
+        trials.append(Trial(seed, _initial_row(spec, dataset, seed), own, test_indices=tested))
+    # What is not trained (frozen parameters, initial buffers) is shared by all seeds, so it must not depend on them.
+    model = _build_model(spec, dataset, 0)
+    declared: str | None = data.DATASETS.attribute(section.dataset, "default_loss", None)
+    return Problem(
+        model=model,
+        loss=as_loss(section.loss or declared or ("cross-entropy" if dataset.classes else "mse")),
+        train=_prepared(model, dataset.train),
+        trials=tuple(trials),
+        test=None if dataset.test is None else _prepared(model, dataset.test),
+        regularizer=spec.regularizer,
+        beta=section.beta,
+        weighting=section.weighting,
+    )
+
+
+def _initial_row(spec: ResolvedConfig, dataset: Dataset, seed: int) -> Tensor:
+    """The initial model of a seed, `[d]`."""
+    model = _build_model(spec, dataset, seed)
+    layout = Layout.of(model)  # a model without parameters is rejected by the problem
+    return layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
+
+
+def _build_model(spec: ResolvedConfig, dataset: Dataset, seed: int) -> nn.Module:
+    shape = tuple(dataset.train.inputs.shape[1:])
+    return models.build(spec.config.problem.model, shape, _outputs(spec, dataset), seed, spec.base)
+
+
+def _outputs(spec: ResolvedConfig, dataset: Dataset) -> int:
+    """How many outputs a model has: one per class, or a single one for a regression or the logistic loss.
+
+    A user-defined model is given the number of classes whatever the loss.
+    """
+    section, classes = spec.config.problem, dataset.classes or 1
+    if section.loss != "logistic" or not models.is_built_in(section.model):
+        return classes
+    if classes > 2:
+        given = f"'logistic' given, but {dataset.name!r} has {classes} classes"
+        raise ConfigError("problem.loss", f"{given}; it is for two: use 'cross-entropy'")
+    return 1
+
+
+def _prepared(model: nn.Module, samples: Samples) -> Samples:
+    """The samples in the form that the model takes, prepared once."""
+    inputs, targets = models.prepare_samples(model, samples.inputs, samples.targets)
+    return replace(samples, inputs=inputs, targets=targets)
+
+
+# One process among many
+
+
+def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Problem:
+    """The problem with the samples of this process's clients alone; a collective call."""
+    section = spec.config.problem
+    held = Placement(section.clients, communicator.size).clients(communicator.rank)
+    with communicator.all_or_none("download the data", patience=DOWNLOAD_PATIENCE):
+        by_name = isinstance(section.dataset, dict) or section.dataset in data.DATASETS
+        name = data.DATASETS.parse(section.dataset, "problem.dataset").name if by_name else ""
+        if communicator.first_of_host and name in data.PUBLISHED:
+            data.fetch(name)
+    if spec.client_files is not None:
+        problem = _problem_of_client_files(spec, communicator, held)
+    else:
+        with communicator.all_or_none("build the problem"):
+            problem = restrict_data(build_problem([spec]), held)
+    digest = models.frozen_digest(problem.model)
+    digests = communicator.exchange_values(digest, "compare the models")
+    with communicator.all_or_none("compare the models"):
+        if digest != digests[0]:
+            ranks = f"{communicator.names[communicator.rank]} and {communicator.names[0]}"
+            raise DataError(f"problem.model.lora.base: the weights differ between {ranks}; all ranks need the same")
+    return problem
+
+
+def _problem_of_client_files(spec: ResolvedConfig, communicator: Communicator, held: range) -> Problem:
+    """The problem where each client has its own file: no other client's file is opened.
+
+    What ranks must know of each other's data to build the same model is exchanged: the shape of a sample, the number
+    of classes, the labels that occur and, where clients are weighted by samples, how many each has.
+    """
+    pattern = spec.client_files
+    assert pattern is not None
+    section = spec.config.problem
+    with communicator.all_or_none("load the data"):
+        files = [_load_file(spec, pattern.replace(data.CLIENT_PLACEHOLDER, str(client))) for client in held]
+        shared = data.explicit_test_file(section.dataset) or data.shared_test_file(spec.base / pattern)
+        test = _load_file(spec, str(shared)) if shared is not None else None
+
+    def exchange() -> Facts:
+        facts = [_facts(spec, file) for file in [*files, *([test] if test else [])]]
+        return communicator.exchange_values(facts, "load the data")
+
+    all_facts = exchange()
+    if any(fact["classes"] is not None for facts in all_facts for fact in facts):
+        # One file of labels determines what the others must be, as it does where one process loads them all.
+        with communicator.all_or_none("load the data"):
+            files = [_with_integer_labels(file) for file in files]
+            test = _with_integer_labels(test) if test else None
+        all_facts = exchange()
+    if data.needs_tokenizer(section.dataset):
+        length = max(fact["shape"][0] for facts in all_facts for fact in facts)
+        files = [replace(file, train=file.train.padded_to(length)) for file in files]
+        test = replace(test, train=test.train.padded_to(length)) if test else None
+        all_facts = exchange()
+    with communicator.all_or_none("compare the data"):
+        _check_same_data(communicator, all_facts)
+    with communicator.all_or_none("build the problem"):
+        everyone = [fact for facts in all_facts for fact in facts]
+        labels = {label for fact in everyone for label in fact["labels"]}
+        data.check_labels(f"problem.dataset: {pattern}", labels, quiet=communicator.rank > 0)
+        counts = [fact["classes"] for fact in everyone]
+        classes = None if counts[0] is None else max(counts)
+        sizes = [fact["samples"] for facts in all_facts for fact in facts[: len(held)]]
+        ends = np.cumsum([len(file.train) for file in files])
+        own = dict(zip(held, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        # How many samples others have matters only where clients are weighted by it.
+        weighted = section.weighting == "samples"
+        parts = [own[i] if i in own else absent_part(sizes[i] if weighted else 1) for i in range(section.clients)]
+        train = Samples(
+            torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
+        )
+        dataset = Dataset(pattern, train, test.train if test else None, classes)
+        return _problem_of(spec, dataset, lambda seed: (parts, None))
+
+
+def _load_file(spec: ResolvedConfig, file: str) -> Dataset:
+    section, base = spec.config.problem, spec.base
+    try:
+        tokenizer = models.tokenizer_path(section.model, base)
+        return data.load(data.for_one_file(section.dataset, file), base, tokenizer=tokenizer)
+    except DataError as error:
+        raise DataError(f"problem.dataset: {error}") from None
+
+
+def _with_integer_labels(dataset: Dataset) -> Dataset:
+    try:
+        return data.with_integer_labels(dataset)
+    except DataError as error:
+        raise DataError(f"problem.dataset: {error}") from None
+
+
+def _facts(spec: ResolvedConfig, dataset: Dataset) -> dict[str, Any]:
+    """What a rank tells the others about one file."""
+    return {
+        "settings": data.arguments_without_paths(spec.config.problem.dataset),
+        "shape": list(dataset.train.inputs.shape[1:]),
+        "classes": dataset.classes,
+        "labels": data.observed_labels(dataset),
+        "samples": len(dataset.train),
+    }
+
+
+def _check_same_data(communicator: Communicator, all_facts: Facts) -> None:
+    """Refuse, on this rank, data for which no model can be common with rank 0's."""
+    own, first = all_facts[communicator.rank], all_facts[0]
+    here, there = f"on {communicator.names[communicator.rank]}", f"on {communicator.names[0]}"
+    if len(own) != len(first):
+        exists, missing = (here, there) if len(own) > len(first) else (there, here)
+        raise DataError(f"problem.dataset: the test file exists {exists}, but not {missing}")
+    for fact in own:
+        if fact["settings"] != first[0]["settings"]:
+            settings = f"{fact['settings']} {here}, but {first[0]['settings']} {there}"
+            raise DataError(f"problem.dataset: the settings of texts are {settings}")
+        if fact["shape"] != first[0]["shape"]:
+            shapes = f"{tuple(fact['shape'])} {here}, but {tuple(first[0]['shape'])} {there}"
+            raise DataError(f"problem.dataset: samples have shape {shapes}")
