@@ -263,7 +263,7 @@ class Case:
     processes
         Number of processes under torchrun; 0 runs in this process.
     fit
-        For `"fit"`: makes the arguments of `depositum.fit`, given the clients of this process.
+        For `"fit"`: makes the arguments of `depositum.fit`; under torchrun each process takes its clients from them.
     stop
         How an unfinished folder is left: options that shorten the run, or a signal and the number of forward passes
         after which the model sends it.
@@ -792,8 +792,8 @@ def compare(old: dict[str, Record], new: dict[str, Record], exceptions: dict[str
         elif differs:
             different.append(case)
         worst = max(worst, relative)
-        place = f"{where} DIFFERS" if differs else where if relative else ""
-        print(f"{case:32} {len(apart):6} {absolute:10.2e} {relative:10.2e}  {place}")
+        largest = f"{where} DIFFERS" if differs else where if relative else ""
+        print(f"{case:32} {len(apart):6} {absolute:10.2e} {relative:10.2e}  {largest}")
         for remark in [*missing, *remarks][:6]:
             print(f"{'':34}{remark}")
     print(f"{len({*old, *new})} cases; largest relative difference {worst:.2e}; {len(different)} differ")
@@ -824,20 +824,20 @@ def main() -> int:
     rank = commands.add_parser("fit-rank")  # used by `record` under torchrun
     rank.add_argument("name")
     rank.add_argument("folder", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)  # sums depend on it
     os.environ["OMP_NUM_THREADS"] = "1"  # the same for processes that are started
-    if given.command == "fit-rank":
+    if options.command == "fit-rank":
         with tempfile.TemporaryDirectory() as folder:
-            case = next(case for case in all_cases(Path(folder)) if case.name == given.name)
-        fit_and_save(case, given.folder / f"rank-{os.environ['RANK']}.npz")
+            case = next(case for case in all_cases(Path(folder)) if case.name == options.name)
+        fit_and_save(case, options.folder / f"rank-{os.environ['RANK']}.npz")
         return 0
-    if given.command == "record":
-        return record(given.out.resolve(), given.only)
-    exceptions = dict(text.split("=", 1) for text in given.exceptions)
-    if given.command == "continue":
-        return continue_runs(given.old.resolve(), given.out.resolve(), given.only, exceptions)
-    return compare(read_records(given.old, given.only), read_records(given.new, given.only), exceptions)
+    if options.command == "record":
+        return record(options.out.resolve(), options.only)
+    exceptions = dict(text.split("=", 1) for text in options.exceptions)
+    if options.command == "continue":
+        return continue_runs(options.old.resolve(), options.out.resolve(), options.only, exceptions)
+    return compare(read_records(options.old, options.only), read_records(options.new, options.only), exceptions)
 
 
 if __name__ == "__main__":
