@@ -21,7 +21,7 @@ def kernels(name: str, n: int, seeds: int) -> list[tuple[str, float]]:
     """The names of an iteration's kernels, and their microseconds."""
     task = bench.problem(name, n, seeds)
     sim = bench.simulator(task)
-    sim.watch(bench.Monitor(task.seeds, 10**4, sim.state))
+    sim.watch(10**4)
     sim.advance(3 * 2 * bench.PERIOD)
     accelerator = sim._accelerator
     assert accelerator is not None

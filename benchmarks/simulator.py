@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import depositum as dp
 from depositum import models
 from depositum.data import Samples
-from depositum.engines import EngineSettings, Monitor, Simulator
+from depositum.engines import EngineSettings, Simulator
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.problem.precision import forward_backward
@@ -101,7 +101,7 @@ def engine(task: Problem, compile: str, budget: float, topology: str = "ring") -
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     sim = simulator(task, compile=compile, topology=topology)
-    sim.watch(Monitor(task.seeds, 10**4, sim.state))  # as in every run
+    sim.watch(10**4)  # as in every run
     start = time.perf_counter()
     sim.advance(3 * 2 * PERIOD)
     wait()
