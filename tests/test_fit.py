@@ -11,7 +11,7 @@ from torch import nn
 
 import depositum as dp
 from depositum.metrics import COLUMNS
-from tests.support.small_fits import data, quick
+from tests.support.small_fits import client_pairs, small_fit
 
 
 def same_state(a, b):
@@ -20,7 +20,7 @@ def same_state(a, b):
 
 def test_a_few_lines_train_a_model():
     """The lines of the README: accuracy far above chance, and the history knows it."""
-    clients, test = data(clients=6), data(clients=1, size=300)[0]
+    clients, test = client_pairs(clients=6), client_pairs(clients=1, size=300)[0]
     torch.manual_seed(0)
     result = dp.fit(
         nn.Linear(5, 3),
@@ -47,7 +47,7 @@ def test_a_few_lines_train_a_model():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_comes_back(dtype):
     """Model, history, consensus and state, in the shapes that are promised."""
-    result = quick(dtype=dtype)
+    result = small_fit(dtype=dtype)
     kind = getattr(torch, dtype)
     assert set(result.state) == {"x", "y", "nu"}
     assert all(z.shape == (4, 18) and z.dtype == kind for z in result.state.values())
@@ -64,14 +64,14 @@ def test_what_comes_back(dtype):
 
 
 def test_nesterov_has_one_variable_more():
-    assert set(quick(algorithm=dp.Depositum(momentum="nesterov")).state) == {"x", "y", "nu", "mu"}
+    assert set(small_fit(algorithm=dp.Depositum(momentum="nesterov")).state) == {"x", "y", "nu", "mu"}
 
 
 def test_the_model_passed_is_the_start_and_is_left_alone():
     """Parameters, buffers, mode and gradients of the person's own module; its copy learns, batch norm and all."""
     model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))
     before = copy.deepcopy(model.state_dict())
-    result = quick(model)
+    result = small_fit(model)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name])
     assert all(p.grad is None for p in model.parameters())
@@ -83,7 +83,7 @@ def test_the_model_passed_is_the_start_and_is_left_alone():
 
 def test_zero_steps_is_the_start():
     model = nn.Linear(5, 3)
-    result = quick(model, steps=0)
+    result = small_fit(model, steps=0)
     for name, tensor in result.model.state_dict().items():
         torch.testing.assert_close(tensor, model.state_dict()[name], rtol=1e-6, atol=0)
     assert result.history.iteration.tolist() == [0]
@@ -93,29 +93,29 @@ def test_zero_steps_is_the_start():
 
 def test_seeds_decide():
     """The same call twice is the same to the bit, whatever torch's own generator does; another seed is another run."""
-    one = quick(seed=3)
+    one = small_fit(seed=3)
     torch.rand(7)
-    assert same_state(one, quick(seed=3))
-    assert not same_state(one, quick(seed=4))
+    assert same_state(one, small_fit(seed=3))
+    assert not same_state(one, small_fit(seed=4))
     pd.testing.assert_frame_equal(
-        one.history.drop(columns="seconds"), quick(seed=3).history.drop(columns="seconds"), check_exact=True
+        one.history.drop(columns="seconds"), small_fit(seed=3).history.drop(columns="seconds"), check_exact=True
     )
 
 
 def test_arrays_and_tensors_are_alike():
     """NumPy, tensors or lists, 32-bit labels or 64-bit ones, a tuple or a list of the two."""
-    clients = data()
+    clients = client_pairs()
     arrays = [(x.numpy(), y.numpy().astype(np.int32)) for x, y in clients]
     lists = [[x.tolist(), y.tolist()] for x, y in clients]
-    expected = quick(clients=clients)
-    assert same_state(expected, quick(clients=arrays))
-    assert same_state(expected, quick(clients=lists))
+    expected = small_fit(clients=clients)
+    assert same_state(expected, small_fit(clients=arrays))
+    assert same_state(expected, small_fit(clients=lists))
 
 
 def test_data_are_not_written_to():
-    clients = data()
+    clients = client_pairs()
     before = copy.deepcopy(clients)
-    quick(clients=clients)
+    small_fit(clients=clients)
     for (x, y), (old_x, old_y) in zip(clients, before, strict=True):
         assert torch.equal(x, old_x)
         assert torch.equal(y, old_y)
@@ -141,13 +141,13 @@ def test_callbacks_are_asked_at_their_moments():
             self.entries.append("end")
 
     diary = Diary()
-    quick(steps=3, evaluate_every=2, callbacks=[diary])
+    small_fit(steps=3, evaluate_every=2, callbacks=[diary])
     assert diary.entries == ["start", ("evaluated", 0), 1, 2, ("evaluated", 2), 3, ("evaluated", 3), "end"]
 
 
 def test_evaluations_shifted():
     """Evaluations at multiples of the stride, whatever they begin with, would break it."""
-    result = quick(evaluate_from=1, metrics=dp.MetricSettings(costly_every=8))
+    result = small_fit(evaluate_from=1, metrics=dp.MetricSettings(costly_every=8))
     assert result.history.iteration.tolist() == [0, 1, 5, 9, 12]
     assert result.history.stationarity.notna().tolist() == [True, True, False, True, True]
     assert result.consensus.index.tolist() == list(range(1, 13))
@@ -155,8 +155,11 @@ def test_evaluations_shifted():
 
 def test_costly_measures_on_request():
     """Stationarity and its companions at their stride; s where L is given."""
-    result = quick(
-        regularizer=dp.L1(), beta=1e-3, metrics=dp.MetricSettings(costly_every=8, smoothness=1.0), test=data()[0]
+    result = small_fit(
+        regularizer=dp.L1(),
+        beta=1e-3,
+        metrics=dp.MetricSettings(costly_every=8, smoothness=1.0),
+        test=client_pairs()[0],
     )
     assert result.history.stationarity.notna().tolist() == [True, False, True, True]
     for column in ("gradient_error", "s", "zeta2", "client_accuracy_mean", "client_accuracy_worst"):
@@ -195,10 +198,10 @@ def test_full_gradients_reach_the_solution_of_ridge_regression():
 
 def test_sample_shares_weigh_the_loss():
     """One large client and one small: by sample shares, the recorded loss is the mean over all samples."""
-    clients = [data(1, 90)[0], data(1, 10, seed=1)[0]]
+    clients = [client_pairs(1, 90)[0], client_pairs(1, 10, seed=1)[0]]
     model = nn.Linear(5, 3)
-    pooled = quick(model, clients, steps=0, weighting="samples").history.train_loss[0]
-    uniform = quick(model, clients, steps=0).history.train_loss[0]
+    pooled = small_fit(model, clients, steps=0, weighting="samples").history.train_loss[0]
+    uniform = small_fit(model, clients, steps=0).history.train_loss[0]
     with torch.no_grad():
         losses = [nn.functional.cross_entropy(model(x), y, reduction="none") for x, y in clients]
     assert pooled == pytest.approx(torch.cat(losses).mean().item(), rel=1e-6)
@@ -209,34 +212,34 @@ def test_sample_shares_weigh_the_loss():
 @pytest.mark.parametrize("clients", [1, 2])
 def test_few_clients(clients):
     """One client has nobody to talk to, two have each other."""
-    result = quick(clients=data(clients))
+    result = small_fit(clients=client_pairs(clients))
     assert result.state["x"].shape == (clients, 18)
     assert np.isfinite(result.history.train_loss).all()
 
 
 def test_a_persons_autocast_does_not_reach_in():
     """Inside `torch.autocast` a float32 run is a float32 run: else mixing itself would be in bf16."""
-    expected = quick()
+    expected = small_fit()
     with torch.autocast("cpu", torch.bfloat16):
-        assert same_state(quick(), expected)
+        assert same_state(small_fit(), expected)
 
 
 def test_no_grad_around_changes_nothing():
-    expected = quick()
+    expected = small_fit()
     with torch.no_grad():
-        assert same_state(quick(), expected)
+        assert same_state(small_fit(), expected)
 
 
 def test_bf16_runs_and_differs_slightly():
-    expected, reduced = quick(), quick(precision="bf16")
+    expected, reduced = small_fit(), small_fit(precision="bf16")
     difference = float((expected.state["x"] - reduced.state["x"]).norm() / expected.state["x"].norm())
     assert 1e-6 < difference < 0.05
     assert reduced.state["x"].dtype == torch.float32
 
 
 def test_divergence_is_said_and_the_last_finite_state_kept():
-    clients = [(x, x[:, :1] ** 2) for x, _ in data()]
-    result = quick(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60)
+    clients = [(x, x[:, :1] ** 2) for x, _ in client_pairs()]
+    result = small_fit(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60)
     assert result.diverged is not None
     assert result.diverged.seed == 0
     assert all(torch.isfinite(z).all() for z in result.state.values())
@@ -244,25 +247,25 @@ def test_divergence_is_said_and_the_last_finite_state_kept():
 
 
 def test_progress_goes_nowhere_when_it_is_off(capsys):
-    quick()
+    small_fit()
     out, err = capsys.readouterr()
     assert out == err == ""
 
 
 def test_beta_zero_switches_the_regularizer_off():
     """Said explicitly, it is a choice; without a regularizer it says nothing new."""
-    assert same_state(quick(regularizer=dp.L1(), beta=0.0), quick())
-    assert same_state(quick(beta=0), quick())
+    assert same_state(small_fit(regularizer=dp.L1(), beta=0.0), small_fit())
+    assert same_state(small_fit(beta=0), small_fit())
 
 
 def test_smoothness_can_be_measured():
     """L of a linear layer under cross-entropy is ½ λ_max(AᵀA/N_i), A with a column of ones, of the worst client."""
     worst = 0.0
-    for inputs, _ in data():
+    for inputs, _ in client_pairs():
         a = np.column_stack([inputs.double().numpy(), np.ones(len(inputs))])
         worst = max(worst, 0.5 * float(np.linalg.eigvalsh(a.T @ a / len(a))[-1]))
     measured, given = (
-        quick(metrics=dp.MetricSettings(costly_every=4, smoothness=L)).history["s"] for L in ("measure", worst)
+        small_fit(metrics=dp.MetricSettings(costly_every=4, smoothness=L)).history["s"] for L in ("measure", worst)
     )
     assert (measured > 0).all()
     np.testing.assert_allclose(measured, given, rtol=1e-9)
@@ -284,5 +287,5 @@ def test_a_model_that_looks_at_its_inputs():
 
     torch.manual_seed(0)
     model = Looks()
-    result = dp.fit(model, data(), steps=12, evaluate_every=4, batch_size=8, device="cpu", progress=False)
+    result = dp.fit(model, client_pairs(), steps=12, evaluate_every=4, batch_size=8, device="cpu", progress=False)
     assert result.history.train_loss.iloc[-1] < result.history.train_loss.iloc[0]

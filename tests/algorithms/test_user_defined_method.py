@@ -11,7 +11,7 @@ from depositum.cli.compare import selected_methods
 from depositum.errors import ConfigError
 from depositum.runs import Config, execute, execute_all, load
 from tests.support.small_runs import cli, outcome, write_config
-from tests.support.small_sweeps import assert_alike, places
+from tests.support.small_sweeps import assert_same_results, run_folders
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
 METHOD = DOCUMENTED.split("```python\n")[1].split("```")[0]
@@ -92,7 +92,7 @@ def registry_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(folder: Path, name: str = "mine:ProxDSGD", **more: object) -> Path:
     (folder / "mine.py").write_text(METHOD + VARIANTS, encoding="utf-8")
-    path = write_config(folder / "c.toml", problem={"model": "own_model:normalised"})
+    path = write_config(folder / "c.toml", problem={"model": "user_model:normalised"})
     table = tomllib.loads(path.read_text())
     table["algorithm"] = {"name": name}
     path.write_text(tomli_w.dumps({**table, **more}), encoding="utf-8")
@@ -127,20 +127,20 @@ def sweep(folder: Path, name: str) -> list[Config]:
 def test_a_sweep_over_its_stepsize_equals_single_runs(tmp_path: Path) -> None:
     """The trials run side by side in one loop, and each ends where its single run does."""
     configs, loops = sweep(tmp_path, "mine:ProxDSGD"), []
-    swept = execute_all(configs, places(tmp_path, 2), on_loop=loops.append)
+    swept = execute_all(configs, run_folders(tmp_path, 2), on_loop=loops.append)
     assert len(loops) == 1
-    for one, single, folder in zip(swept, configs, places(tmp_path, 2, "alone"), strict=True):
-        assert_alike(one, execute(single, folder), "float32")
+    for one, single, folder in zip(swept, configs, run_folders(tmp_path, 2, "alone"), strict=True):
+        assert_same_results(one, execute(single, folder), "float32")
 
 
 def test_a_step_that_needs_a_plain_number_must_declare_it(tmp_path: Path) -> None:
     """The error names the attribute `scalar_parameters`, with which the same sweep runs."""
     message = "a step of 'prox-dsgd' .* fails with one value per row for 'alpha' .*add it to scalar_parameters"
     with pytest.raises(ConfigError, match=message) as error:
-        execute_all(sweep(tmp_path, "mine:Branching"), places(tmp_path, 2))
+        execute_all(sweep(tmp_path, "mine:Branching"), run_folders(tmp_path, 2))
     assert error.value.key == "algorithm.name"
     assert "\n" not in str(error.value)
-    results = execute_all(sweep(tmp_path, "mine:BranchingOnScalar"), places(tmp_path, 2, "scalar"))
+    results = execute_all(sweep(tmp_path, "mine:BranchingOnScalar"), run_folders(tmp_path, 2, "scalar"))
     assert all(result.finished for result in results)
 
 

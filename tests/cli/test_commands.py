@@ -14,7 +14,7 @@ from depositum.errors import ConfigError
 from depositum.report.tensorboard import TensorBoard
 from depositum.runs import Config, apply_override, load, parse
 from depositum.runs.folder import MAY_CHANGE
-from tests.support.small_runs import Killed, KilledAt, cli, files, train, write_config
+from tests.support.small_runs import KillAt, Killed, cli, files, train, write_config
 
 PNG = b"\x89PNG"
 
@@ -122,7 +122,7 @@ def test_tensorboard_files(config: Path) -> None:
 def test_tensorboard_of_a_killed_run(config: Path) -> None:
     """Records after the last checkpoint (12) are written again, and shown once."""
     with pytest.raises(Killed):
-        train(config, Path("out"), TensorBoard("out/tensorboard"), KilledAt(17))
+        train(config, Path("out"), TensorBoard("out/tensorboard"), KillAt(17))
     assert [event.step for event in scalars(0, "train_loss")] == [0, 4, 8, 12, 16]
     result, _ = train(config, Path("out"), TensorBoard("out/tensorboard"))
     losses = scalars(0, "train_loss")

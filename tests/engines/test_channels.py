@@ -15,7 +15,7 @@ from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.engines.distributed import DistributedEngine
 from depositum.engines.mixing import MatrixMix
 from depositum.networks import DroppedLinks
-from tests.support.processes_work import SEEDS, problem
+from tests.support.rank_engines import SEEDS, problem
 from tests.support.thread_communicator import ThreadCommunicator, run_threads
 
 SETTINGS = EngineSettings("cpu", "float64", backend="loop", compile="never")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import depositum as dp
 from depositum.channels import as_channel
 from depositum.engines.distributed.buffer_pool import SMALLEST, BufferPool
-from tests.support.processes_launch import launch
-from tests.support.processes_work import ROW, SEEDS, exchanges, long_exchanges, long_rows, networks, some_rows
+from tests.support.rank_engines import ROW, SEEDS, exchanges, long_exchanges, long_rows, networks, some_rows
+from tests.support.rank_processes import launch
 
 SIZE, N = 4, 8
 SHARE = N // SIZE

@@ -20,9 +20,9 @@ from depositum.engines.distributed.consistency import (
     sketch,
 )
 from depositum.problem import Problem, from_client_data
-from tests.support.processes_launch import launch
-from tests.support.processes_runs import client_data, fit_each, run_each
-from tests.support.small_runs import Said, train, write_config
+from tests.support.rank_processes import launch
+from tests.support.rank_runs import client_data, fit_each, run_each
+from tests.support.small_runs import CommandResult, train, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -45,9 +45,9 @@ def of_hosts(tmp_path: Path, problem: dict[str, Any], network: dict[str, Any] | 
     ]
 
 
-def start(tmp_path: Path, configs: list[Path], *more: str) -> list[Said]:
+def start(tmp_path: Path, configs: list[Path], *more: str) -> list[CommandResult]:
     own = [[str(config), *more] for config in configs]
-    answers: list[Said] = launch(run_each, 2, ["--out", str(tmp_path / "out")], per_rank=own)
+    answers: list[CommandResult] = launch(run_each, 2, ["--out", str(tmp_path / "out")], per_rank=own)
     return answers
 
 

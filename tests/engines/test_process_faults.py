@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from tests.support.processes_launch import Launch, free_port, launch
-from tests.support.processes_work import alone, refused, slow_once, until_lost
+from tests.support.rank_engines import alone, refused, slow_once, until_lost
+from tests.support.rank_processes import RankProcesses, free_port, launch
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def test_a_lost_peer_is_named_by_all(name: str, number: signal.Signals, victim: 
 
     On a ring of 4, the one opposite waits for ranks that only wait themselves: naming them would break it.
     """
-    with Launch(until_lost, 4, 8, name, TIMEOUT, str(tmp_path)) as started:
+    with RankProcesses(until_lost, 4, 8, name, TIMEOUT, str(tmp_path)) as started:
         started.wait_for(tmp_path)
         began = time.monotonic()
         started.signal(victim, number)
@@ -46,7 +46,7 @@ def test_a_lost_peer_is_named_by_all(name: str, number: signal.Signals, victim: 
 
 def test_a_peer_that_was_only_late_is_forgiven(tmp_path: Path) -> None:
     """It answers when it was about to be named; the one that is lost later is named, and not the late one again."""
-    with Launch(slow_once, 4, 4, TIMEOUT, str(tmp_path)) as started:
+    with RankProcesses(slow_once, 4, 4, TIMEOUT, str(tmp_path)) as started:
         started.wait_for(tmp_path)
         started.signal(2, signal.SIGSTOP)
         for rank in (0, 1, 3):
@@ -60,7 +60,7 @@ def test_a_restart_has_nothing_of_the_attempt_before(tmp_path: Path) -> None:
     for attempt, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        with Launch(until_lost, 3, 3, "depositum", TIMEOUT, str(folder), kept=(store.port, attempt)) as started:
+        with RankProcesses(until_lost, 3, 3, "depositum", TIMEOUT, str(folder), store=(store.port, attempt)) as started:
             started.wait_for(folder)
             started.signal(attempt, number)
             for rank in set(range(3)) - {attempt}:

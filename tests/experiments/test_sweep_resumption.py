@@ -24,7 +24,7 @@ from depositum.experiments.results_folder import tuning_frame
 from depositum.runs import Config, checkpoint, parse
 from depositum.runs.loading import from_table
 from tests.support.small_experiments import read_experiment, run_small_experiment, small, write_experiment
-from tests.support.small_runs import OWN_MODEL, Killed, Short, command
+from tests.support.small_runs import USER_MODEL, Killed, LimitedMemory, command
 
 
 def results_of(table: dict[str, Any], store: Path, out: Path, **arguments: Any) -> dict[str, bytes]:
@@ -91,7 +91,7 @@ def test_a_cell_whose_seeds_do_not_fit_in_memory(tmp_path: Path) -> None:
     """It is run in halves, and leaves the same files and the same history."""
     one = ("alpha=small", "period=T0 = 1")
     complete, _, _ = run_small_experiment(small(), tmp_path / "complete", only=one)
-    halves, recorder, _ = run_small_experiment(small(), tmp_path / "halves", Short(1), only=one)
+    halves, recorder, _ = run_small_experiment(small(), tmp_path / "halves", LimitedMemory(1), only=one)
     assert recorder.cells == 1
     expected, found = (next(iter(results)).history for results in (complete, halves))
     assert expected is not None
@@ -321,9 +321,9 @@ def test_a_point_that_diverges_is_never_chosen(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_stops_a_sweep_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 130 and a line that says how to resume; resumed, the results are the same."""
-    (tmp_path / "own_model.py").write_text(OWN_MODEL, encoding="utf-8")
+    (tmp_path / "user_model.py").write_text(USER_MODEL, encoding="utf-8")
     table = small()
-    table["base"]["problem"]["model"] = "own_model:normalised"
+    table["base"]["problem"]["model"] = "user_model:normalised"
     table["base"]["run"] |= {"backend": "loop", "evaluate_every": 12}
     write_experiment(tmp_path / "mine.toml", table)
     monkeypatch.chdir(tmp_path)

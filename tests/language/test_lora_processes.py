@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.language_models import make_base, records, run_with_changed_base, write_config, write_lines
-from tests.support.processes_launch import launch
-from tests.support.processes_runs import run
+from tests.support.rank_processes import launch
+from tests.support.rank_runs import run
 from tests.support.small_runs import train
 
 pytestmark = pytest.mark.slow

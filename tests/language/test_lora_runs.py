@@ -26,7 +26,7 @@ from depositum.errors import ConfigError, DataError
 from depositum.language import LoraModel, pretrained
 from depositum.runs import Config, build_problem, load
 from tests.support.language_models import make_tokenizer, records, with_model, write_config, write_lines
-from tests.support.small_runs import Killed, KilledAt, cli, files, outcome, train
+from tests.support.small_runs import KillAt, Killed, cli, files, outcome, train
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_resumed_and_extended_runs_end_in_the_same_bytes(config: Path, tmp_path:
     """As a run that was never interrupted."""
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(5))
+        train(config, tmp_path / "killed", KillAt(5))
     train(config, tmp_path / "killed")
     train(config, tmp_path / "longer", overrides=("run.steps=3",))
     train(config, tmp_path / "longer")

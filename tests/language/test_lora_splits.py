@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.language_models import make_base, records, write_config, write_lines
-from tests.support.processes_launch import launch
-from tests.support.processes_runs import run
-from tests.support.small_runs import Short, cli, train
+from tests.support.rank_processes import launch
+from tests.support.rank_runs import run
+from tests.support.small_runs import LimitedMemory, cli, train
 
 CATEGORIES = ("adding", "naming", "spelling")
 
@@ -66,7 +66,7 @@ def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp
     """Run in halves, every seed has its adapter and its perplexities, as at once."""
     path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [0, 5, 2]})
     train(path, tmp_path / "whole")
-    train(path, tmp_path / "halves", Short(1))
+    train(path, tmp_path / "halves", LimitedMemory(1))
     ours, theirs = ({p.relative_to(tmp_path / how) for p in (tmp_path / how).rglob("*")} for how in ("halves", "whole"))
     assert ours - {Path("state.previous.safetensors")} == theirs - {Path("state.previous.safetensors")}
     for seed in (0, 5, 2):

@@ -14,9 +14,9 @@ from depositum.engines import Callback, Loop
 from depositum.runs import build_engine, load
 from depositum.runs.checkpoint import CURRENT
 from depositum.runs.folder import read_history
-from tests.support import processes_runs
-from tests.support.processes_launch import launch
-from tests.support.small_runs import Killed, KilledAt, Short, files, outcome, train, write_config
+from tests.support import rank_runs
+from tests.support.rank_processes import launch
+from tests.support.small_runs import KillAt, Killed, LimitedMemory, files, outcome, train, write_config
 
 
 def regression(folder: Path) -> str:
@@ -134,7 +134,7 @@ def test_a_seed_diverges_in_a_half_of_its_own(tmp_path: Path, half_diverging: tu
     """Where seeds do not fit the memory together, it ends there just so, and the other half begins all the same."""
     config, bad, _ = half_diverging
     at_once, _ = train(config, tmp_path / "both")
-    result, _ = train(config, tmp_path / "halves", Short(1))
+    result, _ = train(config, tmp_path / "halves", LimitedMemory(1))
     assert [d.seed for d in result.diverged] == [bad]
     assert (result.snapshot.t, result.finished, result.diverged) == (20, True, at_once.diverged)
     columns = ["seed", "iteration"]
@@ -151,7 +151,7 @@ def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[P
     config, bad, _ = half_diverging
     out = tmp_path / "out"
     result, _ = train(config, tmp_path / "simulated")
-    said = launch(processes_runs.run, 2, str(config), "--out", str(out))
+    said = launch(rank_runs.run, 2, str(config), "--out", str(out))
     assert [s.code for s in said] == [2, 2], said
     assert str(result.diverged[0]) in said[0].err.splitlines()[-1]
     found, expected = (load_file(folder / "state.safetensors") for folder in (out, tmp_path / "simulated"))
@@ -159,7 +159,7 @@ def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[P
         assert torch.allclose(found[key], value, rtol=1e-10, atol=1e-13), key
     ours, theirs = (read_history(folder)[["seed", "iteration"]] for folder in (out, tmp_path / "simulated"))
     assert ours.equals(theirs)
-    again = launch(processes_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
+    again = launch(rank_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
     assert [s.code for s in again] == [2, 2]
     assert f"seed {bad} diverged" in again[0].err.splitlines()[-1]
     assert "resuming from iteration 20" in again[0].err
@@ -170,7 +170,7 @@ def test_resuming_after_divergence(tmp_path: Path, half_diverging: tuple[Path, i
     config, bad, _ = half_diverging
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(15))
+        train(config, tmp_path / "killed", KillAt(15))
     for _ in range(2):
         result, _ = train(config, tmp_path / "killed")
     assert [d.seed for d in result.diverged] == [bad]

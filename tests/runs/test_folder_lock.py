@@ -14,8 +14,8 @@ import pytest
 from depositum.engines import Callback, Loop
 from depositum.errors import RunError
 from depositum.runs import execute_all
-from tests.support.small_runs import StoppedAt, command, files, train, write_config
-from tests.support.small_sweeps import places, sweep
+from tests.support.small_runs import StopAt, command, files, train, write_config
+from tests.support.small_sweeps import run_folders, small_sweep
 
 fcntl = pytest.importorskip("fcntl")
 execution = importlib.import_module("depositum.runs.execution")
@@ -35,7 +35,7 @@ def somebody_else(folder: Path) -> Iterator[None]:
 
 def test_a_folder_at_work_is_refused_and_left_alone(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
-    result, _ = train(config, tmp_path / "run", StoppedAt(8))
+    result, _ = train(config, tmp_path / "run", StopAt(8))
     assert not result.finished
     before = files(tmp_path / "run")
     with somebody_else(tmp_path / "run"), pytest.raises(RunError, match=AT_WORK):
@@ -85,12 +85,12 @@ def test_a_folder_made_while_a_run_was_being_built(tmp_path: Path, monkeypatch: 
 
 def test_cells_of_a_sweep(tmp_path: Path) -> None:
     """One cell that is at work elsewhere stops a sweep before it begins; all are let go."""
-    folders = places(tmp_path, 4)
+    folders = run_folders(tmp_path, 4)
     folders[2].mkdir()
     with somebody_else(folders[2]), pytest.raises(RunError, match=AT_WORK):
-        execute_all(sweep(), folders)
+        execute_all(small_sweep(), folders)
     assert [folder.exists() for folder in folders] == [False, False, True, False]
-    assert all(result.finished for result in execute_all(sweep(), folders))
+    assert all(result.finished for result in execute_all(small_sweep(), folders))
     for folder in folders:
         with somebody_else(folder):
             assert (folder / "config.toml").exists()

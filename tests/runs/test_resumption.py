@@ -15,14 +15,14 @@ from depositum.errors import RunError
 from depositum.problem.row_model import RowModel
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
-from tests.support.small_runs import SMALL, Killed, KilledAt, StoppedAt, command, files, outcome, train, write_config
+from tests.support.small_runs import SMALL, KillAt, Killed, StopAt, command, files, outcome, train, write_config
 
 COSINE = {"cosine": {"start": 0.2, "steps": 20}}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "plain": {},
     "seeds": {"run": {"seeds": [0, 3, 7]}},
     "nesterov": {"algorithm": {"momentum": "nesterov", "start": "mixed"}},
-    "buffers": {"problem": {"model": "own_model:normalised"}},
+    "buffers": {"problem": {"model": "user_model:normalised"}},
     "float64, full gradients": {"run": {"dtype": "float64", "batch_size": "full"}},
     "cosine": {"algorithm": {"alpha": COSINE}},
     "power": {"algorithm": {"alpha": {"power": {"start": 0.2, "power": 0.5}}}},
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "step": {"algorithm": {"alpha": {"step": {"start": 0.2, "factor": 0.5, "every": 4}}}},
 }
 EVERYTHING: dict[str, dict[str, Any]] = {
-    "problem": {"model": "own_model:normalised"},
+    "problem": {"model": "user_model:normalised"},
     "algorithm": {"momentum": "nesterov", "alpha": {"cosine": {"start": 0.2, "steps": 40}}},
     # Named, because processes that each measure for themselves may find another backend faster, and round otherwise.
     "run": {"seeds": [3, 5], "steps": 60, "backend": "vmap"},
@@ -51,7 +51,7 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, name: str, moment: str) ->
     # In the midst of things: after the second checkpoint; at an evaluation; just after a checkpoint was written.
     at = {"on_step": 15, "on_evaluation": 16, "on_checkpoint": 12}[moment]
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(at, moment))
+        train(config, tmp_path / "killed", KillAt(at, moment))
     _, said = train(config, tmp_path / "killed")
     assert said == [f"{tmp_path / 'killed'}: resuming from iteration 12"]
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
@@ -70,7 +70,7 @@ def test_a_resumed_run_keeps_the_backend_that_was_found_fastest(
 
     monkeypatch.setattr(RowModel, "_fastest", fastest)
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(15))
+        train(config, tmp_path / "killed", KillAt(15))
     train(config, tmp_path / "killed")
     assert len(choices) == 1
 
@@ -80,7 +80,7 @@ def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(5))
+        train(config, tmp_path / "killed", KillAt(5))
     train(config, tmp_path / "killed")
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
@@ -91,7 +91,7 @@ def test_stopped_at_any_iteration(tmp_path: Path, stops: tuple[int, ...]) -> Non
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
     train(config, tmp_path / "whole")
     for t in stops:
-        result, _ = train(config, tmp_path / "stopped", StoppedAt(t))
+        result, _ = train(config, tmp_path / "stopped", StopAt(t))
         assert (result.snapshot.t, result.finished) == (t, False)
     train(config, tmp_path / "stopped")
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
@@ -149,7 +149,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_before_training(tmp_path: Path) -> None:
     """SIGINT while the problem is being built: 130 and one word; nothing has been written."""
-    config = write_config(tmp_path / "c.toml", problem={"model": "own_model:never_ready"})
+    config = write_config(tmp_path / "c.toml", problem={"model": "user_model:never_ready"})
     building = tmp_path / "building"
     process = command("run", config, "--out", tmp_path / "out", BUILDING=str(building))
     wait_for(building, process)
@@ -213,7 +213,7 @@ def test_run_of_an_earlier_version(tmp_path: Path) -> None:
     """A folder whose configuration has no `run.evaluate_from` yet is the same run's, and goes on."""
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
-    train(config, tmp_path / "run", StoppedAt(9))
+    train(config, tmp_path / "run", StopAt(9))
     written = tmp_path / "run" / "config.toml"
     assert "evaluate_from = 0\n" in written.read_text()
     written.write_text(written.read_text().replace("evaluate_from = 0\n", ""))
@@ -234,7 +234,7 @@ def test_run_of_no_steps(tmp_path: Path) -> None:
 def test_checkpoints_and_device_may_change_on_the_way(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
-    train(config, tmp_path / "run", StoppedAt(5))
+    train(config, tmp_path / "run", StopAt(5))
     train(config, tmp_path / "run", overrides=("run.checkpoint_every=1", "run.device=cpu:0"))
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
@@ -252,10 +252,10 @@ def test_truncated_checkpoint(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
     folder = tmp_path / "run"
-    train(config, folder, StoppedAt(15))
+    train(config, folder, StopAt(15))
     cut(folder / CURRENT)
     with pytest.raises(Killed):
-        train(config, folder, KilledAt(12 + 1))  # before another checkpoint: both files must still be usable
+        train(config, folder, KillAt(12 + 1))  # before another checkpoint: both files must still be usable
     assert not (folder / PREVIOUS).exists() or load_file(folder / PREVIOUS)
     assert load_file(folder / CURRENT)
     _, said = train(config, folder)
@@ -288,11 +288,11 @@ def test_no_whole_checkpoint(tmp_path: Path, damage: Any) -> None:
 
 def test_checkpoint_of_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person's own model can change under the same name; its checkpoint then fits nothing."""
-    config = write_config(tmp_path / "c.toml", problem={"model": "own_model:normalised"})
-    train(config, tmp_path / "run", StoppedAt(3))
-    own = tmp_path / "own_model.py"
+    config = write_config(tmp_path / "c.toml", problem={"model": "user_model:normalised"})
+    train(config, tmp_path / "run", StopAt(3))
+    own = tmp_path / "user_model.py"
     own.write_text(own.read_text().replace("5", "6"))
-    monkeypatch.delitem(sys.modules, "own_model")  # as in a new process
+    monkeypatch.delitem(sys.modules, "user_model")  # as in a new process
     before = files(tmp_path / "run")
     with pytest.raises(RunError, match=r"models of shape \(4, 53\), but the configuration's are \(4, 63\)"):
         train(config, tmp_path / "run")
@@ -304,7 +304,7 @@ def test_rows_cut_off_by_a_kill(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(15))
+        train(config, tmp_path / "killed", KillAt(15))
     for name in ("history.csv", "consensus.csv"):
         whole = (tmp_path / "whole" / name).read_text().splitlines()
         with (tmp_path / "killed" / name).open("a") as file:

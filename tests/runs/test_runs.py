@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from depositum import models
 from depositum.engines import Callback, Loop
 from depositum.runs import build_problem, load, parse, resolve
-from tests.support.small_runs import Killed, KilledAt, outcome, train, write_config
+from tests.support.small_runs import KillAt, Killed, outcome, train, write_config
 
 # What a run leaves
 
@@ -94,7 +94,7 @@ def test_config_has_the_defaults_of_what_is_chosen_by_name(tmp_path: Path) -> No
     assert len({resolve(parse(table)).dump() for table in (full, short, written)}) == 1
 
 
-@pytest.mark.parametrize("model", ["linear", "own_model:normalised"])
+@pytest.mark.parametrize("model", ["linear", "user_model:normalised"])
 def test_averaged_model_gives_the_recorded_accuracy(tmp_path: Path, model: str) -> None:
     """The file loads strictly into the plain module, one per seed, and is the model that the history speaks of."""
     config = write_config(
@@ -125,7 +125,7 @@ def test_models_are_there_whenever_the_run_is_finished(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "whole")
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", KilledAt(20, "on_checkpoint"))
+        train(config, tmp_path / "killed", KillAt(20, "on_checkpoint"))
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 
@@ -221,5 +221,5 @@ def test_callbacks_end_even_when_one_fails(tmp_path: Path) -> None:
             ended.append(loop.t)
 
     with pytest.raises(Killed):
-        train(write_config(tmp_path / "c.toml"), tmp_path / "run", KilledAt(3), Ends())
+        train(write_config(tmp_path / "c.toml"), tmp_path / "run", KillAt(3), Ends())
     assert ended == [3]

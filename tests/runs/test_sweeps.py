@@ -14,7 +14,7 @@ from depositum.errors import DepositumError, RunError
 from depositum.runs import checkpoint, compatible, execute, execute_all, parse, resolve
 from tests.support.registered_methods import method_class
 from tests.support.small_runs import SMALL, files
-from tests.support.small_sweeps import RELATIVE, assert_alike, config, differing, places, sweep
+from tests.support.small_sweeps import RELATIVE, assert_same_results, run_folders, small_config, small_sweep, two_cells
 
 # Whole runs
 
@@ -25,13 +25,13 @@ def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_fro
 
     A label where a seed belongs, a measure with another cell's α or β, a row in another cell's file: all show here.
     """
-    configs, loops = sweep(dtype=dtype, evaluate_from=evaluate_from), []
+    configs, loops = small_sweep(dtype=dtype, evaluate_from=evaluate_from), []
     assert compatible(configs) == [[0, 1, 2, 3]]
-    results = execute_all(configs, places(tmp_path, 4), on_loop=loops.append)
+    results = execute_all(configs, run_folders(tmp_path, 4), on_loop=loops.append)
     assert len(loops) == 1
-    for one, folder, chosen in zip(results, places(tmp_path, 4, "alone"), configs, strict=True):
+    for one, folder, chosen in zip(results, run_folders(tmp_path, 4, "alone"), configs, strict=True):
         alone = execute(chosen, folder)
-        assert_alike(one, alone, dtype)
+        assert_same_results(one, alone, dtype)
         there, here = (pd.read_csv(result.folder / "consensus.csv") for result in (one, alone))
         pd.testing.assert_frame_equal(there, here, rtol=RELATIVE[dtype] * 10)
         saved = checkpoint.read(one.folder / checkpoint.CURRENT)
@@ -48,9 +48,9 @@ def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
     configs = [resolve(parse({**t, "run": {**SMALL["run"], "dtype": "float64", "backend": "vmap"}})) for t in tables]
     assert compatible(configs) == [[0, 1]]
     for one, chosen, folder in zip(
-        execute_all(configs, places(tmp_path, 2)), configs, places(tmp_path, 2, "alone"), strict=True
+        execute_all(configs, run_folders(tmp_path, 2)), configs, run_folders(tmp_path, 2, "alone"), strict=True
     ):
-        assert_alike(one, execute(chosen, folder))
+        assert_same_results(one, execute(chosen, folder))
 
 
 def test_compiled(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_compiled(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"dtype": "float64", "steps": 4, "period": 1}
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # said where an iteration cannot be compiled
-        fast = execute_all(differing(**changes, compile="always"), places(tmp_path, 2))
-    plain = execute_all(differing(**changes, compile="never"), places(tmp_path, 2, "plain"))
+        fast = execute_all(two_cells(**changes, compile="always"), run_folders(tmp_path, 2))
+    plain = execute_all(two_cells(**changes, compile="never"), run_folders(tmp_path, 2, "plain"))
     for one, other in zip(fast, plain, strict=True):
         torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-10, atol=1e-12)
 
@@ -69,8 +69,8 @@ def test_compiled(tmp_path: Path) -> None:
 def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
     """Captured in CUDA graphs, which read the columns where they were: the trajectories of the CPU, to rounding."""
     changes: dict[str, Any] = {"dtype": "float64", "steps": 40, "compile": compile}
-    gpu = execute_all(sweep(**{**changes, "device": "cuda"}), places(tmp_path, 4))
-    cpu = execute_all(sweep(**{**changes, "compile": "never"}), places(tmp_path, 4, "cpu"))
+    gpu = execute_all(small_sweep(**{**changes, "device": "cuda"}), run_folders(tmp_path, 4))
+    cpu = execute_all(small_sweep(**{**changes, "compile": "never"}), run_folders(tmp_path, 4, "cpu"))
     for one, other in zip(gpu, cpu, strict=True):
         torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-9, atol=1e-10)
 
@@ -81,33 +81,33 @@ def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
 def test_who_can_run_together() -> None:
     """Whatever changes the steps or their shapes parts cells; numbers, β, partition, weighting and seeds do not."""
     alike = [
-        config(),
-        config(algorithm={"alpha": 0.2, "gamma": 0.0}),
-        config(algorithm={"alpha": {"cosine": {"start": 0.1, "steps": 20}}}),
-        config(problem={"beta": 0.0}),
-        config(problem={"partition": "iid"}),
-        config(problem={"partition_seed": 3, "weighting": "samples"}),
-        config(run={"seeds": [4, 5]}),
+        small_config(),
+        small_config(algorithm={"alpha": 0.2, "gamma": 0.0}),
+        small_config(algorithm={"alpha": {"cosine": {"start": 0.1, "steps": 20}}}),
+        small_config(problem={"beta": 0.0}),
+        small_config(problem={"partition": "iid"}),
+        small_config(problem={"partition_seed": 3, "weighting": "samples"}),
+        small_config(run={"seeds": [4, 5]}),
     ]
     assert compatible(alike) == [list(range(len(alike)))]
     others = [
-        config(algorithm={"momentum": "nesterov"}),
-        config(algorithm={"start": "local"}),
-        config(problem={"regularizer": "mcp"}),
-        config(problem={"clients": 5}),
-        config(problem={"dataset": "digits"}),
-        config(problem={"holdout": 0.2}),
-        config(problem={"holdout": 0.2, "partition_seed": 1}),
-        config(network={"topology": "complete"}),
-        config(run={"period": 2}),
-        config(run={"batch_size": 5}),
-        config(run={"steps": 21}),
-        config(run={"evaluate_every": 8}),
-        config(run={"evaluate_from": 1}),
-        config(run={"dtype": "float64"}),
-        config(metrics={"costly_every": 0}),
-        config(metrics={"smoothness": "measure"}),
-        config(metrics={"smoothness": "measure"}),
+        small_config(algorithm={"momentum": "nesterov"}),
+        small_config(algorithm={"start": "local"}),
+        small_config(problem={"regularizer": "mcp"}),
+        small_config(problem={"clients": 5}),
+        small_config(problem={"dataset": "digits"}),
+        small_config(problem={"holdout": 0.2}),
+        small_config(problem={"holdout": 0.2, "partition_seed": 1}),
+        small_config(network={"topology": "complete"}),
+        small_config(run={"period": 2}),
+        small_config(run={"batch_size": 5}),
+        small_config(run={"steps": 21}),
+        small_config(run={"evaluate_every": 8}),
+        small_config(run={"evaluate_from": 1}),
+        small_config(run={"dtype": "float64"}),
+        small_config(metrics={"costly_every": 0}),
+        small_config(metrics={"smoothness": "measure"}),
+        small_config(metrics={"smoothness": "measure"}),
     ]
     groups = compatible([*others, *others[:2]])
     assert groups == [[0, 17], [1, 18], *([i] for i in range(2, len(others) - 2)), [15, 16]]
@@ -145,8 +145,8 @@ def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr("depositum.runs.execution.CPU_ROWS", 16)
     said: list[str] = []
     results = execute_all(
-        sweep(),
-        places(tmp_path, 4),
+        small_sweep(),
+        run_folders(tmp_path, 4),
         callbacks=[Short()],
         say=said.append,
         on_loop=lambda loop: trials.append(len(loop.engine.problem.trials)),
@@ -154,8 +154,8 @@ def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: p
     expected = {"estimate": [4, 1 + 3], "device": [8, 4, 4], "rows": [4, 4]}
     assert trials == expected[short]
     assert ("4 runs at once do not fit in memory; running 2 and 2 instead" in said) == (short != "rows")
-    for one, other in zip(results, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
-        assert_alike(one, other, "float32")
+    for one, other in zip(results, execute_all(small_sweep(), run_folders(tmp_path, 4, "whole")), strict=True):
+        assert_same_results(one, other, "float32")
 
 
 # Bad input
@@ -177,16 +177,16 @@ def test_what_a_run_alone_refuses_is_refused_alike(tmp_path: Path, bad: dict[str
     for section, key in (("problem", "partition"), ("problem", "beta"), ("algorithm", "gamma")):
         good.get(section, {}).pop(key, None)
     with pytest.raises(DepositumError) as alone:
-        execute(config(**bad), tmp_path / "alone")
+        execute(small_config(**bad), tmp_path / "alone")
     with pytest.raises(DepositumError) as among:
-        execute_all([config(**good), config(**bad)], places(tmp_path, 2))
+        execute_all([small_config(**good), small_config(**bad)], run_folders(tmp_path, 2))
     assert str(among.value) == str(alone.value)
-    assert not any(folder.exists() for folder in places(tmp_path, 2))
+    assert not any(folder.exists() for folder in run_folders(tmp_path, 2))
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     """One folder for two cells, or one that holds another run: nothing is run, and nothing written."""
-    configs = sweep()[:2]
+    configs = small_sweep()[:2]
     with pytest.raises(RunError, match="same folder"):
         execute_all(configs, [tmp_path / "a", tmp_path / "a"])
     execute(configs[0], tmp_path / "b")

@@ -13,8 +13,8 @@ import pytest
 
 from depositum.engines import Callback, Divergence, Loop
 from depositum.runs import checkpoint, execute, execute_all
-from tests.support.small_runs import StoppedAt, files, outcome
-from tests.support.small_sweeps import assert_alike, config, places, sweep
+from tests.support.small_runs import StopAt, files, outcome
+from tests.support.small_sweeps import assert_same_results, run_folders, small_config, small_sweep
 
 # Stopped, killed, resumed
 
@@ -23,11 +23,11 @@ from tests.support.small_sweeps import assert_alike, config, places, sweep
 def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, t: int) -> None:
     """To the byte, as for a run alone."""
     said: list[str] = []
-    stopped = execute_all(sweep(), places(tmp_path, 4), callbacks=[StoppedAt(t)])
+    stopped = execute_all(small_sweep(), run_folders(tmp_path, 4), callbacks=[StopAt(t)])
     assert [(result.finished, result.snapshot.t) for result in stopped] == [(False, t)] * 4
-    resumed = execute_all(sweep(), places(tmp_path, 4), say=said.append)
-    assert said == [f"{folder}: resuming from iteration {t}" for folder in places(tmp_path, 4)]
-    for one, other in zip(resumed, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
+    resumed = execute_all(small_sweep(), run_folders(tmp_path, 4), say=said.append)
+    assert said == [f"{folder}: resuming from iteration {t}" for folder in run_folders(tmp_path, 4)]
+    for one, other in zip(resumed, execute_all(small_sweep(), run_folders(tmp_path, 4, "whole")), strict=True):
         assert one.finished
         assert outcome(one.folder) == outcome(other.folder)
 
@@ -49,13 +49,15 @@ def test_killed_between_the_checkpoints_of_one_moment(
 
     monkeypatch.setattr(checkpoint, "write", write)
     with pytest.raises(KeyboardInterrupt):
-        execute_all(sweep(dtype="float64"), places(tmp_path, 4))
+        execute_all(small_sweep(dtype="float64"), run_folders(tmp_path, 4))
     monkeypatch.setattr(checkpoint, "write", real)
     loops: list[Loop] = []
-    resumed = execute_all(sweep(dtype="float64"), places(tmp_path, 4), on_loop=loops.append)
+    resumed = execute_all(small_sweep(dtype="float64"), run_folders(tmp_path, 4), on_loop=loops.append)
     assert len(loops) == (2 if writes < 4 else 1)
-    for one, other in zip(resumed, execute_all(sweep(dtype="float64"), places(tmp_path, 4, "whole")), strict=True):
-        assert_alike(one, other)
+    for one, other in zip(
+        resumed, execute_all(small_sweep(dtype="float64"), run_folders(tmp_path, 4, "whole")), strict=True
+    ):
+        assert_same_results(one, other)
         if len(loops) == 1:
             assert outcome(one.folder) == outcome(other.folder)
 
@@ -77,7 +79,7 @@ execute_all(configs, [pathlib.Path(folder) for folder in sys.argv[2:]], callback
 @pytest.mark.slow
 def test_kill_9(tmp_path: Path) -> None:
     """A process that dies at any moment leaves folders that all go on to the same end."""
-    configs, folders = sweep(dtype="float64", steps=60), places(tmp_path, 4)
+    configs, folders = small_sweep(dtype="float64", steps=60), run_folders(tmp_path, 4)
     tables = json.dumps([chosen.config.model_dump(exclude_none=True) for chosen in configs])
     process = subprocess.Popen([sys.executable, "-c", KILLED, tables, *map(str, folders)], env={**os.environ})
     try:
@@ -89,28 +91,30 @@ def test_kill_9(tmp_path: Path) -> None:
         process.wait()
     assert not any(checkpoint.iteration(folder / checkpoint.PREVIOUS) >= 54 for folder in folders)
     resumed = execute_all(configs, folders)
-    for one, other in zip(resumed, execute_all(configs, places(tmp_path, 4, "whole")), strict=True):
+    for one, other in zip(resumed, execute_all(configs, run_folders(tmp_path, 4, "whole")), strict=True):
         assert outcome(one.folder) == outcome(other.folder)
 
 
 def test_cells_go_on_alone_and_runs_go_on_as_cells(tmp_path: Path) -> None:
     """A cell's folder is a run's folder, both ways."""
-    configs = sweep(dtype="float64")
-    whole = execute_all(configs, places(tmp_path, 4, "whole"))
-    execute_all(configs, places(tmp_path, 4), callbacks=[StoppedAt(9)])
-    for chosen, folder, other in zip(configs, places(tmp_path, 4), whole, strict=True):
-        assert_alike(execute(chosen, folder), other)
-    for chosen, folder in zip(configs, places(tmp_path, 4, "run"), strict=True):
-        execute(chosen, folder, callbacks=[StoppedAt(9)])
+    configs = small_sweep(dtype="float64")
+    whole = execute_all(configs, run_folders(tmp_path, 4, "whole"))
+    execute_all(configs, run_folders(tmp_path, 4), callbacks=[StopAt(9)])
+    for chosen, folder, other in zip(configs, run_folders(tmp_path, 4), whole, strict=True):
+        assert_same_results(execute(chosen, folder), other)
+    for chosen, folder in zip(configs, run_folders(tmp_path, 4, "run"), strict=True):
+        execute(chosen, folder, callbacks=[StopAt(9)])
     loops: list[Loop] = []
-    for one, other in zip(execute_all(configs, places(tmp_path, 4, "run"), on_loop=loops.append), whole, strict=True):
-        assert_alike(one, other)
+    for one, other in zip(
+        execute_all(configs, run_folders(tmp_path, 4, "run"), on_loop=loops.append), whole, strict=True
+    ):
+        assert_same_results(one, other)
     assert len(loops) == 1
 
 
 def test_what_is_finished_is_left_alone(tmp_path: Path) -> None:
     """Not a byte of it changes; what is left over alone is run alone, and the results are in the order asked for."""
-    configs, folders = sweep(), places(tmp_path, 4)
+    configs, folders = small_sweep(), run_folders(tmp_path, 4)
     for place in (0, 1, 3):
         execute(configs[place], folders[place])
     before = [files(folders[place]) for place in (0, 1, 3)]
@@ -127,19 +131,19 @@ def test_what_is_finished_is_left_alone(tmp_path: Path) -> None:
 
 def test_extended(tmp_path: Path) -> None:
     """More steps, for all cells at once."""
-    execute_all(sweep(steps=10), places(tmp_path, 4))
-    longer = execute_all(sweep(), places(tmp_path, 4))
-    for one, other in zip(longer, execute_all(sweep(), places(tmp_path, 4, "whole")), strict=True):
+    execute_all(small_sweep(steps=10), run_folders(tmp_path, 4))
+    longer = execute_all(small_sweep(), run_folders(tmp_path, 4))
+    for one, other in zip(longer, execute_all(small_sweep(), run_folders(tmp_path, 4, "whole")), strict=True):
         assert outcome(one.folder) == outcome(other.folder)
 
 
 def test_once_asked_to_stop_later_groups_stop_too(tmp_path: Path) -> None:
     """A person who stops a sweep does not wait for the rest of it."""
-    configs = [*sweep(), *sweep(period=2)]
-    results = execute_all(configs, places(tmp_path, 8), callbacks=[StoppedAt(5)])
+    configs = [*small_sweep(), *small_sweep(period=2)]
+    results = execute_all(configs, run_folders(tmp_path, 8), callbacks=[StopAt(5)])
     assert [result.snapshot.t for result in results] == [5] * 4 + [0] * 4
     assert not any(result.finished for result in results)
-    assert all(result.finished for result in execute_all(configs, places(tmp_path, 8)))
+    assert all(result.finished for result in execute_all(configs, run_folders(tmp_path, 8)))
 
 
 # Diverged
@@ -166,14 +170,14 @@ class Told(Callback):
 def test_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
     """It is said in its own result; its files end as those of a run alone, and the others go on."""
     run = {"dtype": "float64", "seeds": [0, 3]}
-    configs = [config(algorithm={"alpha": alpha}, run=run) for alpha in (0.1, 1.7e308, 0.05)]
+    configs = [small_config(algorithm={"alpha": alpha}, run=run) for alpha in (0.1, 1.7e308, 0.05)]
     told = Told()
-    results = execute_all(configs, places(tmp_path, 3), callbacks=[told])
+    results = execute_all(configs, run_folders(tmp_path, 3), callbacks=[told])
     assert [{d.seed for d in result.diverged} for result in results] == [set(), {0, 3}, set()]
     assert all(result.finished for result in results)
-    for one, chosen, folder in zip(results, configs, places(tmp_path, 3, "alone"), strict=True):
+    for one, chosen, folder in zip(results, configs, run_folders(tmp_path, 3, "alone"), strict=True):
         alone = execute(chosen, folder)
-        assert_alike(one, alone)
+        assert_same_results(one, alone)
         assert (one.folder / "consensus.csv").read_text().count("\n") == (folder / "consensus.csv").read_text().count(
             "\n"
         )
@@ -182,7 +186,7 @@ def test_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
     assert told.seeds[-1] == [0, 3] * 2
     assert [d._replace(seed=(0, 3)[d.seed - 2]) for d in told.diverged] == results[1].diverged
     said: list[str] = []
-    again = execute_all(configs, places(tmp_path, 3), say=said.append)
+    again = execute_all(configs, run_folders(tmp_path, 3), say=said.append)
     assert said[1].endswith("nothing to do, every seed has diverged")
     assert again[1].diverged == results[1].diverged
 
@@ -192,7 +196,7 @@ def test_a_seed_of_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(HALF)
     model = {"model": "own:half", "partition": "iid", "regularizer": "zero", "loss": "cross-entropy"}
     configs = [
-        config(
+        small_config(
             tmp_path,
             problem={**model, "beta": 0.0},
             algorithm={"alpha": alpha},
@@ -200,13 +204,13 @@ def test_a_seed_of_a_cell_that_diverges_stops_alone(tmp_path: Path) -> None:
         )
         for alpha in (1e5, 1e-9)
     ]
-    alone = [execute(chosen, folder) for chosen, folder in zip(configs, places(tmp_path, 2, "alone"), strict=True)]
+    alone = [execute(chosen, folder) for chosen, folder in zip(configs, run_folders(tmp_path, 2, "alone"), strict=True)]
     assert [len(result.diverged) for result in alone] == [1, 0]
-    whole = execute_all(configs, places(tmp_path, 2))
-    execute_all(configs, places(tmp_path, 2, "stopped"), callbacks=[StoppedAt(13)])
-    resumed = execute_all(configs, places(tmp_path, 2, "stopped"))
+    whole = execute_all(configs, run_folders(tmp_path, 2))
+    execute_all(configs, run_folders(tmp_path, 2, "stopped"), callbacks=[StopAt(13)])
+    resumed = execute_all(configs, run_folders(tmp_path, 2, "stopped"))
     for one, other, again in zip(whole, alone, resumed, strict=True):
-        assert_alike(one, other)
+        assert_same_results(one, other)
         assert outcome(again.folder) == outcome(one.folder)
 
 

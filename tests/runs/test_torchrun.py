@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes_launch import launch
-from tests.support.processes_runs import run
+from tests.support.rank_processes import launch
+from tests.support.rank_runs import run
 from tests.support.small_runs import write_config
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def kill_test() -> ModuleType:
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "problem": {"model": "own_model:normalised"},
+    "problem": {"model": "user_model:normalised"},
     "run": {"steps": 40, "seeds": [0, 1]},
     "processes": {"timeout": 10.0},
 }

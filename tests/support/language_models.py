@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from depositum.language.pretrained import FrozenBase
-from tests.support.small_runs import Said, cli
+from tests.support.small_runs import CommandResult, cli
 
 END = "<end>"
 KINDS = ("arithmetic", "spelling", "naming")
@@ -99,7 +99,7 @@ def write_config(path: Path, base: Path, dataset: dict[str, Any], **changes: dic
     return path
 
 
-def run_with_changed_base(arguments: list[str], change: float) -> Said:
+def run_with_changed_base(arguments: list[str], change: float) -> CommandResult:
     """`depositum run` with one weight of the base changed by `change`."""
     plain = FrozenBase.__init__
 

@@ -7,7 +7,7 @@ from torch import nn
 import depositum as dp
 
 
-def data(clients=4, size=30, features=5, classes=3, seed=0):
+def client_pairs(clients=4, size=30, features=5, classes=3, seed=0):
     """Linearly separable but for noise; every client has its own share of the classes."""
     rng = np.random.default_rng(seed)
     truth = rng.standard_normal((features, classes))
@@ -18,7 +18,7 @@ def data(clients=4, size=30, features=5, classes=3, seed=0):
     return pairs
 
 
-def quick(model=None, clients=None, **settings):
+def small_fit(model=None, clients=None, **settings):
     settings = {"steps": 12, "evaluate_every": 4, "progress": False, "batch_size": 8, "device": "cpu", **settings}
     torch.manual_seed(0)
-    return dp.fit(model or nn.Linear(5, 3), data() if clients is None else clients, **settings)
+    return dp.fit(model or nn.Linear(5, 3), client_pairs() if clients is None else clients, **settings)

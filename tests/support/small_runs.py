@@ -33,7 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 #: A person's own model: batch norm (buffers), and a pause per forward pass where a test wants time to interrupt it.
-OWN_MODEL = """
+USER_MODEL = """
 import os, pathlib, time
 from torch import nn
 
@@ -58,7 +58,7 @@ def write_config(path: Path, **changes: dict[str, Any]) -> Path:
         table.setdefault(section, {}).update(keys)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps(table), encoding="utf-8")
-    (path.parent / "own_model.py").write_text(OWN_MODEL, encoding="utf-8")
+    (path.parent / "user_model.py").write_text(USER_MODEL, encoding="utf-8")
     return path
 
 
@@ -105,7 +105,7 @@ class Killed(Exception):
     """Stands for the end of the process: nothing that comes after it is done."""
 
 
-class KilledAt(Callback):
+class KillAt(Callback):
     """Ends the run at a moment of an iteration, without a checkpoint of its own."""
 
     def __init__(self, t: int, moment: str = "on_step") -> None:
@@ -117,7 +117,7 @@ class KilledAt(Callback):
             raise Killed
 
 
-class StoppedAt(Callback):
+class StopAt(Callback):
     """Asks the run to stop after an iteration, as the first Ctrl-C does."""
 
     def __init__(self, t: int) -> None:
@@ -127,7 +127,7 @@ class StoppedAt(Callback):
         loop.stop_requested = loop.stop_requested or loop.t == self.t
 
 
-class Short(Callback):
+class LimitedMemory(Callback):
     """A device that cannot hold more than so many seeds, as it finds out at some iteration."""
 
     def __init__(self, seeds: int = 2, t: int = 0) -> None:
@@ -138,7 +138,7 @@ class Short(Callback):
             raise torch.OutOfMemoryError
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command ended with."""
 
     code: int
@@ -146,7 +146,7 @@ class Said(NamedTuple):
     err: str
 
 
-def cli(*arguments: object) -> Said:
+def cli(*arguments: object) -> CommandResult:
     """The command line in this process: quicker than one of its own, and the same code."""
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["depositum", *map(str, arguments)]
@@ -158,4 +158,4 @@ def cli(*arguments: object) -> Said:
         code = int(ended.code or 0)
     finally:
         sys.argv = before
-    return Said(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())

@@ -13,7 +13,7 @@ from tests.support.small_runs import SMALL, files
 RELATIVE = {"float64": 1e-10, "float32": 1e-5}
 
 
-def config(base: Path | None = None, **changes: dict[str, Any]) -> ResolvedConfig:
+def small_config(base: Path | None = None, **changes: dict[str, Any]) -> ResolvedConfig:
     table = copy.deepcopy(SMALL)
     table["run"]["backend"] = "vmap"  # found by a stopwatch otherwise, and another one rounds otherwise
     for section, keys in changes.items():
@@ -21,21 +21,25 @@ def config(base: Path | None = None, **changes: dict[str, Any]) -> ResolvedConfi
     return resolve(parse(table), base)
 
 
-def sweep(**run: Any) -> list[ResolvedConfig]:
+def small_sweep(**run: Any) -> list[ResolvedConfig]:
     """Four cells that differ in all they may: numbers, β, partition, weighting, seeds."""
     return [
-        config(run={"seeds": [0, 3], **run}),
-        config(algorithm={"alpha": 0.03}, problem={"beta": 0.0, "weighting": "samples"}, run={"seeds": [0, 3], **run}),
-        config(algorithm={"gamma": 0.9}, problem={"partition": "iid", "partition_seed": 7}, run={"seeds": [5], **run}),
-        config(problem={"beta": 1e-2}, run={"seeds": [3, 1, 0], **run}),
+        small_config(run={"seeds": [0, 3], **run}),
+        small_config(
+            algorithm={"alpha": 0.03}, problem={"beta": 0.0, "weighting": "samples"}, run={"seeds": [0, 3], **run}
+        ),
+        small_config(
+            algorithm={"gamma": 0.9}, problem={"partition": "iid", "partition_seed": 7}, run={"seeds": [5], **run}
+        ),
+        small_config(problem={"beta": 1e-2}, run={"seeds": [3, 1, 0], **run}),
     ]
 
 
-def places(folder: Path, count: int, name: str = "cell") -> list[Path]:
+def run_folders(folder: Path, count: int, name: str = "cell") -> list[Path]:
     return [folder / f"{name}-{i}" for i in range(count)]
 
 
-def assert_alike(one: RunResult, other: RunResult, dtype: str = "float64") -> None:
+def assert_same_results(one: RunResult, other: RunResult, dtype: str = "float64") -> None:
     """Two runs have the same seeds, states, histories and complete configurations, to rounding."""
     a, b = one.snapshot, other.snapshot
     assert (a.seeds, a.t, a.costs, a.diverged) == (b.seeds, b.t, b.costs, b.diverged)
@@ -50,7 +54,7 @@ def assert_alike(one: RunResult, other: RunResult, dtype: str = "float64") -> No
     assert set(files(one.folder)) == set(files(other.folder))
 
 
-def differing(**run: Any) -> list[ResolvedConfig]:
+def two_cells(**run: Any) -> list[ResolvedConfig]:
     """Two cells with columns of every kind: α, γ and β."""
     changed = {"algorithm": {"alpha": 0.03, "gamma": 0.9}, "problem": {"beta": 0.0}}
-    return [config(run=run), config(**changed, run=run)]
+    return [small_config(run=run), small_config(**changed, run=run)]

@@ -8,7 +8,7 @@ import pytest
 
 from depositum.errors import RunError
 from depositum.runs.checkpoint import CURRENT
-from tests.support.small_runs import StoppedAt, files, train, write_config
+from tests.support.small_runs import StopAt, files, train, write_config
 
 
 def a_file(folder: Path) -> Path:
@@ -80,7 +80,7 @@ def test_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 )
 def test_folder_of_another_run(tmp_path: Path, override: str, differs: str) -> None:
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "run", StoppedAt(8))
+    train(config, tmp_path / "run", StopAt(8))
     before = files(tmp_path / "run")
     with pytest.raises(RunError, match=rf"holds another run \({differs}\)"):
         train(config, tmp_path / "run", overrides=(override, "run.steps=30"))

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 import depositum as dp
 from depositum.engines import Costs, Snapshot
 from depositum.runs import client_checkpoints
-from tests.support.processes_launch import Launch, launch
-from tests.support.processes_runs import (
+from tests.support.rank_processes import RankProcesses, launch
+from tests.support.rank_runs import (
     arguments,
     client_data,
     fit,
@@ -32,13 +32,13 @@ from tests.support.processes_runs import (
     run_with_no_one,
     small_model,
 )
-from tests.support.small_runs import Said, files, train, write_config
+from tests.support.small_runs import CommandResult, files, train, write_config
 
 pytestmark = pytest.mark.slow
 
 #: Float64, so that other orders of summation show below 1e-10 only; a model with buffers; two seeds.
 CHANGES: dict[str, dict[str, Any]] = {
-    "problem": {"model": "own_model:normalised"},
+    "problem": {"model": "user_model:normalised"},
     "run": {"dtype": "float64", "seeds": [3, 5], "backend": "loop"},
     "processes": {"timeout": 10.0},
 }
@@ -118,8 +118,8 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path, moment: str, t: int, vi
     again, ends in the bytes of one that was left alone. Ranks that go on from other iterations would break it.
     """
     config, out = whole / "c.toml", tmp_path / "out"
-    with Launch(run_until_killed, 2, victim, moment, t, str(config), "--out", str(out)) as started:
-        said: Said = started.receive(1 - victim)
+    with RankProcesses(run_until_killed, 2, victim, moment, t, str(config), "--out", str(out)) as started:
+        said: CommandResult = started.receive(1 - victim)
         assert said.code == 75
         assert said.err.splitlines()[-1].startswith(f"error: rank {victim} (clients {2 * victim}–{2 * victim + 1}, ")
         started.processes[victim].join(10)
@@ -138,7 +138,7 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path, moment: str, t: int, vi
 def test_stopped_by_a_signal_to_one_rank(whole: Path, tmp_path: Path) -> None:
     """All stop at the same iteration, with 130; gone on with, nothing of it shows."""
     config, out = whole / "c.toml", tmp_path / "out"
-    with Launch(run_slowly, 2, "0.02", str(config), "--out", str(out)) as started:
+    with RankProcesses(run_slowly, 2, "0.02", str(config), "--out", str(out)) as started:
         log = out / "logs" / "rank-1.log"
         while not (log.exists() and "iteration 6 kept" in log.read_text()):
             time.sleep(0.01)
@@ -158,7 +158,7 @@ def test_on_any_number_of_processes(whole: Path, tmp_path: Path) -> None:
     """
     config, out = whole / "c.toml", tmp_path / "out"
 
-    def on(size: int, steps: int) -> list[Said]:
+    def on(size: int, steps: int) -> list[CommandResult]:
         return launch(run, size, str(config), "--out", str(out), "--set", f"run.steps={steps}")
 
     assert [said.code for said in on(2, 5)] == [0, 0]
@@ -347,13 +347,13 @@ def test_a_process_that_hangs(whole: Path, tmp_path: Path) -> None:
     """SIGSTOP of a rank in training: within the time-out and 2 s the other has named it, and exits with 75."""
     config, out, timeout = whole / "c.toml", tmp_path / "out", 2.0
     arguments = (str(config), "--out", str(out), "--set", f"processes.timeout={timeout}")
-    with Launch(run_slowly, 2, "0.02", *arguments) as started:
+    with RankProcesses(run_slowly, 2, "0.02", *arguments) as started:
         log = out / "logs" / "rank-1.log"
         while not (log.exists() and "iteration 6 kept" in log.read_text()):
             time.sleep(0.01)
         began = time.monotonic()
         started.signal(1, signal.SIGSTOP)
-        said: Said = started.receive(0)
+        said: CommandResult = started.receive(0)
         assert time.monotonic() - began < timeout + 2
     assert said.code == 75
     assert said.err.splitlines()[-1].startswith("error: rank 1 (clients 2–3, host ")

@@ -16,14 +16,14 @@ from depositum.engines import Loop
 from depositum.errors import RunError
 from depositum.report.tensorboard import TensorBoard
 from depositum.runs import RunResult, execute, execute_all, load
-from tests.support import processes_runs
-from tests.support.processes_launch import launch
-from tests.support.small_runs import Killed, KilledAt, Short, StoppedAt, files, outcome, train, write_config
+from tests.support import rank_runs
+from tests.support.rank_processes import launch
+from tests.support.small_runs import KillAt, Killed, LimitedMemory, StopAt, files, outcome, train, write_config
 
 SEEDS = [3, 0, 5, 1, 2]
 
 
-class InSecondGroup(KilledAt):
+class InSecondGroup(KillAt):
     """Ends the run while its second group of seeds is trained."""
 
     def _end(self, loop: Loop, *_: object) -> None:
@@ -77,7 +77,7 @@ def test_groups_of_seeds_end_as_all_seeds_at_once(
     loops: list[tuple[int, int]] = []
     lines: list[str] = []
 
-    class Noted(Short):
+    class Noted(LimitedMemory):
         def on_start(self, loop: Loop) -> None:
             loops.append((len(loop.engine.problem.trials), loop.t))
 
@@ -98,11 +98,11 @@ def test_groups_of_seeds_end_as_all_seeds_at_once(
 @pytest.mark.parametrize("t", [0, 4, 11, 20])
 def test_a_run_killed_in_its_second_group_resumes_to_the_same_bytes(config: Path, tmp_path: Path, t: int) -> None:
     """All groups resume from the last checkpoint, which holds all seeds at one iteration."""
-    train(config, tmp_path / "straight", Short(3))
+    train(config, tmp_path / "straight", LimitedMemory(3))
     moment = "on_evaluation" if t in (0, 20) else "on_step"
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", Short(3), InSecondGroup(t, moment))
-    result, lines = train(config, tmp_path / "killed", Short(3))
+        train(config, tmp_path / "killed", LimitedMemory(3), InSecondGroup(t, moment))
+    result, lines = train(config, tmp_path / "killed", LimitedMemory(3))
     assert result.finished
     last = max((b for b in (6, 12, 18) if b < t), default=None)
     assert any(line.endswith(f"resuming from iteration {last}") for line in lines) == (last is not None)
@@ -111,12 +111,12 @@ def test_a_run_killed_in_its_second_group_resumes_to_the_same_bytes(config: Path
 
 def test_a_run_in_groups_can_be_stopped_and_extended(config: Path, at_once: RunResult, tmp_path: Path) -> None:
     """Asked to stop, all groups come to the same iteration; later the run resumes, and can be extended."""
-    stopped, _ = train(config, tmp_path / "run", Short(3), StoppedAt(7))
+    stopped, _ = train(config, tmp_path / "run", LimitedMemory(3), StopAt(7))
     assert (stopped.finished, stopped.snapshot.t, stopped.snapshot.seeds) == (False, 7, tuple(SEEDS))
     assert set(stopped.history.frame["seed"]) == set(SEEDS)
-    assert_same_run(train(config, tmp_path / "run", Short(3))[0], at_once)
+    assert_same_run(train(config, tmp_path / "run", LimitedMemory(3))[0], at_once)
     longer = ("run.steps=30",)
-    result, _ = train(config, tmp_path / "run", Short(3, t=21), overrides=longer)
+    result, _ = train(config, tmp_path / "run", LimitedMemory(3, t=21), overrides=longer)
     assert_same_run(result, train(config, tmp_path / "at-once", overrides=longer)[0])
 
 
@@ -126,17 +126,17 @@ def test_a_single_seed_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match=r"run\.device: 4 clients of 'linear' do not fit in the memory of cpu; use fewer"
     ):
-        train(path, tmp_path / "run", Short(0))
+        train(path, tmp_path / "run", LimitedMemory(0))
 
 
 def test_a_run_in_groups_resumes_among_processes(config: Path, tmp_path: Path) -> None:
     """Its checkpoint is an ordinary one; and what processes have finished is finished."""
     with pytest.raises(Killed):
-        train(config, tmp_path / "run", Short(3), InSecondGroup(11))
-    said = launch(processes_runs.run, 2, str(config), "--out", str(tmp_path / "run"))
+        train(config, tmp_path / "run", LimitedMemory(3), InSecondGroup(11))
+    said = launch(rank_runs.run, 2, str(config), "--out", str(tmp_path / "run"))
     assert [one.code for one in said] == [0, 0], said
     before = outcome(tmp_path / "run", traced=False)
-    _, lines = train(config, tmp_path / "run", Short(3))
+    _, lines = train(config, tmp_path / "run", LimitedMemory(3))
     assert lines == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
     assert outcome(tmp_path / "run", traced=False) == before
 
@@ -150,7 +150,7 @@ def test_a_configuration_of_a_sweep_runs_in_groups(config: Path, at_once: RunRes
         assert all(earlier() is None for earlier in loops), "memory is short"
         loops.append(weakref.ref(loop))
 
-    results = execute_all(configs, folders, callbacks=[Short(3)], on_loop=note)
+    results = execute_all(configs, folders, callbacks=[LimitedMemory(3)], on_loop=note)
     assert len(loops) == 1 + 2 * (1 + 2 * 4), "both, each alone, and two groups for each of four checkpoints"
     assert_same_run(results[0], at_once)
     assert_same_run(results[1], train(config, tmp_path / "other", overrides=("algorithm.alpha=0.05",))[0])
@@ -165,8 +165,8 @@ def test_tensorboard_has_all_seeds_of_a_run_in_groups(
     monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(ticks)))
     board = tmp_path / "run" / "tensorboard"
     with pytest.raises(Killed):
-        train(config, tmp_path / "run", TensorBoard(board), Short(3), InSecondGroup(11))
-    train(config, tmp_path / "run", TensorBoard(board), Short(3))
+        train(config, tmp_path / "run", TensorBoard(board), LimitedMemory(3), InSecondGroup(11))
+    train(config, tmp_path / "run", TensorBoard(board), LimitedMemory(3))
     for seed in SEEDS:
         events = EventAccumulator(str(board / f"seed-{seed}"))
         events.Reload()

@@ -13,40 +13,40 @@ import depositum as dp
 from depositum.engines import Callback
 from depositum.engines.distributed import ProcessSettings, communicator
 from depositum.runs import checkpoint, distributed_run
-from tests.support.small_runs import Said, cli
+from tests.support.small_runs import CommandResult, cli
 
 Array = np.ndarray[Any, Any]
 
 
-def run(*arguments: str) -> Said:
+def run(*arguments: str) -> CommandResult:
     """`depositum run`; what it said, and its exit code."""
     return cli("run", *arguments)
 
 
-def run_each(first: list[str], own: list[str]) -> Said:
+def run_each(first: list[str], own: list[str]) -> CommandResult:
     """`depositum run` with arguments of this rank's own after those of all."""
     return cli("run", *first, *own)
 
 
-def run_slowly(pause: str, *arguments: str) -> Said:
+def run_slowly(pause: str, *arguments: str) -> CommandResult:
     """`depositum run` of a model that takes its time."""
     os.environ["PAUSE"] = pause
     return cli("run", *arguments)
 
 
-def run_as_version(first: list[str], version: str) -> Said:
+def run_as_version(first: list[str], version: str) -> CommandResult:
     """`depositum run` of another version of the package."""
     communicator._versions = lambda: {"version of depositum": version}
     return cli("run", *first)
 
 
-def run_with_no_one(*arguments: str) -> Said:
+def run_with_no_one(*arguments: str) -> CommandResult:
     """`depositum run` as the second of two processes, of which the first is nowhere."""
     os.environ.update(RANK="1", WORLD_SIZE="2")
     return cli("run", *arguments)
 
 
-def run_until_killed(victim: int, moment: str, t: int, *arguments: str) -> Said:
+def run_until_killed(victim: int, moment: str, t: int, *arguments: str) -> CommandResult:
     """`depositum run`, of which one rank is killed by `kill -9` at a moment of an iteration.
 
     `"on_write"` is in the midst of a checkpoint: the first of this rank's clients is written, the second is not.

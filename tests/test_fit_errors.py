@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import depositum as dp
-from tests.support.small_fits import quick
+from tests.support.small_fits import small_fit
 
 X, Y = torch.randn(6, 5), torch.arange(6) % 3
 NAN = X.clone()
@@ -49,7 +49,7 @@ NAN[4, 2] = float("nan")
 def test_wrong_clients(clients, message):
     """Which client, what was given and what it must be, in one line, before any work."""
     with pytest.raises(dp.ConfigError, match=message) as error:
-        quick(clients=clients)
+        small_fit(clients=clients)
     assert "\n" not in str(error.value)
 
 
@@ -106,7 +106,7 @@ def test_wrong_clients(clients, message):
 def test_wrong_settings(settings, message):
     """Each its own message, before any work."""
     with pytest.raises(dp.ConfigError, match=message) as error:
-        quick(**settings)
+        small_fit(**settings)
     assert "\n" not in str(error.value)
 
 

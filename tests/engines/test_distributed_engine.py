@@ -12,8 +12,7 @@ from depositum.engines.distributed import Placement, restrict_data
 from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.engine import AwaitingOracle
 from depositum.engines.mixing import MatrixMix
-from tests.support.processes_launch import launch
-from tests.support.processes_work import (
+from tests.support.rank_engines import (
     CHANGING,
     SEEDS,
     SETTINGS,
@@ -30,6 +29,7 @@ from tests.support.processes_work import (
     simulated,
     trajectories,
 )
+from tests.support.rank_processes import launch
 
 
 @pytest.mark.slow

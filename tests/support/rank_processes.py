@@ -17,7 +17,7 @@ from typing import Any
 CONTEXT = mp.get_context("forkserver")
 # What runs import on the way, too: each process would otherwise spend seconds on it.
 CONTEXT.set_forkserver_preload(
-    ["tests.support.processes_work", "tests.support.processes_runs", "matplotlib.pyplot", "sklearn.datasets"]
+    ["tests.support.rank_engines", "tests.support.rank_runs", "matplotlib.pyplot", "sklearn.datasets"]
 )
 
 
@@ -46,7 +46,7 @@ def _main(
     pipe.send(work(*arguments))
 
 
-class Launch:
+class RankProcesses:
     """`size` processes that run `work(*arguments)`, and send what it returns; used in a `with`, which ends them.
 
     `kept` is the store of a launcher that outlives its processes, as torchrun's does, and which attempt this is.
@@ -74,7 +74,7 @@ class Launch:
             self.processes.append(process)
             self.pipes.append(here)
 
-    def __enter__(self) -> "Launch":
+    def __enter__(self) -> "RankProcesses":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -111,5 +111,5 @@ class Launch:
 
 def launch(work: Callable[..., Any], size: int, *arguments: Any, per_rank: list[Any] | None = None) -> list[Any]:
     """What `work(*arguments)` returns on each of `size` processes."""
-    with Launch(work, size, *arguments, per_rank=per_rank) as started:
+    with RankProcesses(work, size, *arguments, per_rank=per_rank) as started:
         return started.results()
