@@ -584,6 +584,8 @@ def command_line(arguments: list[str]) -> int:
         return 0
     except SystemExit as end:
         code = int(end.code or 0)
+        if code == 128 + signal.SIGINT:  # Ctrl-C and SIGTERM end the recording, not only this run
+            raise KeyboardInterrupt from None
         if code:
             print(out.getvalue(), err.getvalue(), file=sys.stderr)
         return code
