@@ -27,6 +27,7 @@ def test_numpy_and_the_package_compute_the_same_gradients() -> None:
     assert np.abs(trajectory.nu - mp.gradients(np.tile(mp.X0, (mp.N, 1)))).max() <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", [1, 5])
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_depositum_converges_to_the_solution(momentum: str, period: int) -> None:

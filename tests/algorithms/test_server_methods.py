@@ -157,6 +157,7 @@ def test_biased_methods_converge_elsewhere(method: Algorithm, kind: str, period:
     assert distance(trajectory, kind) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_large_eta_makes_feddr_slow() -> None:
     """Five inner steps hardly solve (DR.2) with η = 100; with η = 1, the same number of rounds converges."""
     slow, fast = (run(dp.algorithm("feddr", alpha=FAST, eta=eta), period=5, steps=700) for eta in (100.0, 1.0))
@@ -164,6 +165,7 @@ def test_a_large_eta_makes_feddr_slow() -> None:
     assert distance(slow, "lasso") > 1e-3
 
 
+@pytest.mark.slow
 def test_fast_fedda_is_biased() -> None:
     """Its error is O(1/T) around a limit that is not the solution.
 

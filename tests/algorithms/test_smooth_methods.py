@@ -83,6 +83,7 @@ EXACT: list[tuple[dp.Algorithm, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "period"), EXACT, ids=case_label)
 def test_exact_methods_converge_to_the_solution(method: dp.Algorithm, period: int) -> None:
     """x̄ = x* and consensus, at a constant stepsize with clients that differ. Fails for a bias of any size."""
@@ -107,6 +108,7 @@ BIASED: list[tuple[dp.Algorithm, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "period"), BIASED, ids=case_label)
 def test_biased_methods_converge_elsewhere(method: dp.Algorithm, period: int) -> None:
     """They converge, but not to x*. Fails for a method that silently tracks gradients."""
@@ -116,6 +118,7 @@ def test_biased_methods_converge_elsewhere(method: dp.Algorithm, period: int) ->
     assert distance(trajectory, "ridge") > 1e-3
 
 
+@pytest.mark.slow
 def test_tracking_more_of_the_update_leaves_less_bias() -> None:
     """The bias of GUT is about (1 − μ) times that with μ = 0, so the sign of its correction matters."""
     bias = [distance(run(GUT(0.1 / L, mu), "ridge", steps=600), "ridge") for mu in (0.0, 0.5, 0.9)]

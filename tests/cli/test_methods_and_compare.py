@@ -54,6 +54,7 @@ def test_a_server_method_runs_without_a_network(tmp_path: Path) -> None:
 METHODS = "depositum,dsgt,fedmid,extra"
 
 
+@pytest.mark.slow
 def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
     """One table and one figure; methods share seeds, partition and initial model, and have their overrides."""
     config = write_config(

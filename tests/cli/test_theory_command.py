@@ -106,6 +106,7 @@ def printed_schedule(out: str) -> tuple[dict[str, str], float]:
 COVERED = ("network.topology=complete", "run.period=1", "run.steps=60")
 
 
+@pytest.mark.slow
 def test_the_printed_schedule_satisfies_all_conditions(config: Path) -> None:
     """The momentum condition is an equality in the paper: values rounded to the nearest would violate it."""
     for steps in range(20, 90, 5):

@@ -195,6 +195,7 @@ def test_errors_on_the_command_line_are_reported(tmp_path: Path, monkeypatch: py
     assert "broken: is not valid TOML" in cli("reproduce", "broken.toml").err
 
 
+@pytest.mark.slow
 def test_foreign_files_and_other_results_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the user's files nor another experiment's results are overwritten, nor full results by --quick."""
     monkeypatch.chdir(tmp_path)

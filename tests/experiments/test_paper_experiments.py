@@ -169,6 +169,7 @@ def test_quick_runs_are_complete(name: str, tmp_path: Path, monkeypatch: pytest.
     assert suffixes <= {".json", ".toml", ".csv"}  # no checkpoints, no models
 
 
+@pytest.mark.slow
 def test_quick_runs_do_not_touch_full_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path / "mine.toml", small(quick={"set": {"run.steps": 4}}))

@@ -404,6 +404,7 @@ def test_a_plan_has_all_cells() -> None:
     assert len(experiments.make_plan(read_experiment(small()), SweepOptions()).cells) == 4
 
 
+@pytest.mark.slow
 def test_at_once_limits_the_size_of_groups(tmp_path: Path) -> None:
     """Cells with such a value never run in larger groups, and give the same results."""
     complete = results_of(small(), tmp_path / "complete", tmp_path / "a")

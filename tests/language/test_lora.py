@@ -127,6 +127,7 @@ def test_all_backends_agree(bases: dict[str, Path], lines: Path, tmp_path: Path)
         assert torch.allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_iteration_can_be_traced(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """The model inspects no values, so an iteration can be captured and compiled; its trace gives the same state."""
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"backend": "vmap"})
@@ -227,6 +228,7 @@ def storages(*modules: torch.nn.Module) -> dict[int, int]:
     return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in found}
 
 
+@pytest.mark.slow
 def test_constants_are_those_of_means_over_tokens(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """L and σ², as measured by `depositum theory`, against differences of full gradients and gradients of single texts.
 

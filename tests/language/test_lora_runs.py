@@ -122,6 +122,7 @@ def test_plain_peft_reproduces_the_reported_perplexity(bases: dict[str, Path], l
     assert "gamma = 0.5" in card
 
 
+@pytest.mark.slow
 def test_adapters_of_clients_and_seeds_are_exported(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """With `client_adapters`, the mean of the clients' adapters is the averaged one; each seed has a folder."""
     path = write_config(
@@ -151,6 +152,7 @@ def test_adapters_of_clients_and_seeds_are_exported(bases: dict[str, Path], line
         ]
 
 
+@pytest.mark.slow
 def test_resumed_and_extended_runs_end_in_the_same_bytes(config: Path, tmp_path: Path) -> None:
     """As a run that was never interrupted."""
     train(config, tmp_path / "whole")
@@ -223,6 +225,7 @@ def test_text_and_language_models_need_each_other(
     assert caught.value.key == key
 
 
+@pytest.mark.slow
 def test_the_documented_python_code(bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of docs/language-models.md, with a small base: it trains, and plain peft reads the adapter."""
     monkeypatch.chdir(tmp_path)
@@ -242,6 +245,7 @@ def test_the_documented_python_code(bases: dict[str, Path], tmp_path: Path, monk
     assert float(loss) == pytest.approx(last.test_loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_texts_longer_than_the_context_are_rejected(config: Path, bases: dict[str, Path], tmp_path: Path) -> None:
     """The error has both lengths; a large max_length of short texts is allowed."""
     long = write_lines(tmp_path / "long.jsonl", [{**record, "response": "yes " * 90} for record in records(30)])

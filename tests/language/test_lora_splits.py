@@ -35,6 +35,7 @@ def rows(folder: Path, name: str, seed: int) -> list[dict[str, float]]:
     return [{k: float(v) for k, v in row.items() if v and k != "seconds"} for row in table]
 
 
+@pytest.mark.slow
 def test_seeds_with_their_own_splits_equal_one_run_per_split(base: Path, lines: Path, tmp_path: Path) -> None:
     """Measures, perplexities and adapters are those of a run of the seed with `split_seed` set to it.
 
@@ -62,6 +63,7 @@ def test_seeds_with_their_own_splits_equal_one_run_per_split(base: Path, lines: 
     assert abs(first - other) > 1e-4
 
 
+@pytest.mark.slow
 def test_adapters_of_seeds_that_do_not_fit_together(base: Path, lines: Path, tmp_path: Path) -> None:
     """Run in halves, every seed has its adapter and its perplexities, as at once."""
     path = write_config(tmp_path / "c.toml", base, {"file": str(lines), "split_seed": "run"}, run={"seeds": [0, 5, 2]})

@@ -20,6 +20,8 @@ from tests.support import rank_runs
 from tests.support.rank_processes import launch
 from tests.support.small_runs import KillAt, Killed, LimitedMemory, StopAt, files, outcome, train, write_config
 
+pytestmark = pytest.mark.slow
+
 SEEDS = [3, 0, 5, 1, 2]
 
 

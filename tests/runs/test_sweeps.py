@@ -53,6 +53,7 @@ def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
         assert_same_results(one, execute(chosen, folder))
 
 
+@pytest.mark.slow
 def test_compiled(tmp_path: Path) -> None:
     """Columns are constants of a traced iteration; one that was taken for a number would be the first row's for all."""
     changes: dict[str, Any] = {"dtype": "float64", "steps": 4, "period": 1}

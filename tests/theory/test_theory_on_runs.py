@@ -175,6 +175,7 @@ def test_the_unaltered_variant_equals_the_method_of_the_package() -> None:
         assert asdict(expected) == pytest.approx(asdict(same), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_proposition_1(momentum: str) -> None:
     """At its largest stepsize α = 1/(16L), deterministic, W = J: it holds for Algorithm 1."""
@@ -184,6 +185,7 @@ def test_proposition_1(momentum: str) -> None:
     assert 0 < sums.s <= right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_proposition_1_fails_for_incorrect_variants(wrong: str) -> None:
     """Shows that the test above is able to fail."""
@@ -197,6 +199,7 @@ def at_largest_alpha() -> theory.Setting:
     return replace(s, alpha=theory.largest_alpha(s).alpha)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_theorem_1(momentum: str) -> None:
     """At the largest admissible stepsize, the mean of s/n is within the bound."""
@@ -206,6 +209,7 @@ def test_theorem_1(momentum: str) -> None:
     assert 0 < sums.s / (N * STEPS) <= theory.bound(s).total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_theorem_1_fails_for_incorrect_variants(wrong: str) -> None:
     s = at_largest_alpha()
