@@ -90,6 +90,7 @@ print(math.exp(total / count))
 """
 
 
+@pytest.mark.slow
 def test_plain_peft_reproduces_the_reported_perplexity(bases: dict[str, Path], lines: Path, tmp_path: Path) -> None:
     """The exported adapter, merged by plain peft in another process, has the perplexity that the run reported.
 
