@@ -8,7 +8,7 @@ import pytest
 
 from depositum.algorithms import ALGORITHMS
 from depositum.data import load as load_data
-from depositum.runs import load, parse
+from depositum.runs import load, parse, resolve
 from tests.support.mentions import ROOT, missing, missing_paths
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -56,8 +56,8 @@ def test_documented_ways_to_write_user_data(tmp_path: Path, monkeypatch: pytest.
 def test_configuration_of_the_readme_is_that_of_the_demo() -> None:
     (shown,) = blocks(ROOT / "README.md", "toml")
     config = parse(tomllib.loads(shown))
-    config.check()
-    demo = load(ROOT / "examples" / "demo.toml")
+    resolve(config)
+    demo = load(ROOT / "examples" / "demo.toml").config
     assert config.problem == demo.problem
     assert config.algorithm == demo.algorithm
     assert config.run.steps == demo.run.steps

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from depositum.data import Dataset, Samples, hold_out, load
 from depositum.errors import ConfigError, DataError
-from depositum.runs import build_problem, parse
+from depositum.runs import build_problem, parse, resolve
 from tests.support.small_runs import train, write_config
 
 
@@ -76,7 +76,7 @@ def test_all_seeds_hold_out_the_same_samples() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5])
 def test_an_invalid_share_is_rejected(share: float) -> None:
     with pytest.raises(ConfigError, match=r"problem.holdout: .* given; it must be a number in \[0, 1\)"):
-        parse({"problem": {"holdout": share}}).check()
+        resolve(parse({"problem": {"holdout": share}}))
 
 
 def test_a_share_of_zero_changes_nothing(tmp_path: Path) -> None:

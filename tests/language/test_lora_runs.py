@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from depositum import models
 from depositum.errors import ConfigError, DataError
 from depositum.language import LoraModel, pretrained
-from depositum.runs import Config, build_problem, load
+from depositum.runs import Config, build_problem, load, resolve
 from tests.support.language_models import make_tokenizer, records, with_model, write_config, write_lines
 from tests.support.small_runs import KillAt, Killed, cli, files, outcome, train
 
@@ -222,7 +222,7 @@ def test_text_and_language_models_need_each_other(
     table = load(config).complete()
     table["problem"] |= problem
     with pytest.raises(ConfigError, match=message) as caught:
-        Config.model_validate(table).check()
+        resolve(Config.model_validate(table))
     assert caught.value.key == key
 
 
