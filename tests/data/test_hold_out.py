@@ -64,7 +64,7 @@ def test_clients_defined_by_the_data_keep_their_remaining_samples() -> None:
 def test_all_seeds_hold_out_the_same_samples() -> None:
     """No client of any seed has a held-out sample."""
     config = parse({"problem": {"holdout": 0.2, "clients": 3}, "run": {"seeds": [0, 1]}})
-    problem = build_problem(config)
+    problem = build_problem([resolve(config)])
     digits = load("digits")
     assert len(problem.train) + len(problem.test) == len(digits.train)
     for trial in problem.trials:
