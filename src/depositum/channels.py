@@ -240,7 +240,7 @@ def _unpack_bits(packed: Tensor, count: int) -> Tensor:
     return (eights & 1).bool().view(-1)[:count]
 
 
-def as_channel(channel: "Channel | Spec", key: str = "network.channel") -> Channel:
+def as_channel(channel: "Channel | Spec") -> Channel:
     """A channel from its name, from a configuration's table, or the channel itself.
 
     >>> as_channel("float16").row_bytes(10, torch.float32)
@@ -249,5 +249,5 @@ def as_channel(channel: "Channel | Spec", key: str = "network.channel") -> Chann
     if isinstance(channel, Channel):
         return channel
     if not isinstance(channel, str | Mapping):
-        raise ConfigError(key, f"{channel!r} given; it must be the name of a channel or a Channel")
-    return CHANNELS.parse(channel, key).make()
+        raise ConfigError("channel", f"{channel!r} given; it must be the name of a channel or a Channel")
+    return CHANNELS.parse(channel, "channel").make()

@@ -4,7 +4,9 @@ A bug inside the package raises an assertion or a plain Python exception, never 
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 
@@ -14,16 +16,42 @@ class DepositumError(Exception):
     exit_code = 2
 
 
-class ConfigError(DepositumError, ValueError):
+class _KeyedError(DepositumError):
+    """An error about a setting, whose key callers can rename by `renamed_keys`."""
+
+    def __init__(self, key: str, problem: str, mentions: Sequence[str] = (), reporter: str = "") -> None:
+        super().__init__(key, problem)
+        self.key, self.problem, self.mentions, self.reporter = key, problem, tuple(mentions), reporter
+
+    def rename(self, new_name: Callable[[str], str]) -> None:
+        """Rename the key, and the other settings that the text mentions."""
+        self.key = new_name(self.key)
+        for name in self.mentions:
+            self.problem = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", new_name(name), self.problem)
+        self.mentions = tuple(map(new_name, self.mentions))
+
+    def __str__(self) -> str:
+        return self.reporter + (f"{self.key}: {self.problem}" if self.key else self.problem)
+
+
+class ConfigError(_KeyedError, ValueError):
     """A setting that cannot be used.
 
     The message names the key, the value, what is allowed and, for a misspelt name, the nearest valid one.
+
+    Parameters
+    ----------
+    key
+        What the user wrote: an argument in Python (`period`), a key in a file (`run.period`). All parts of the package
+        below `runs` use the name of the argument, which `runs` translates for the user of a file.
+    problem
+        The value, and what is allowed.
+    mentions
+        The names of other arguments in `problem`, which are translated as well.
     """
 
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(f"{key}: {problem}" if key else problem)
-        self.key = key
-        self.problem = problem
+    def __init__(self, key: str, problem: str, mentions: Sequence[str] = ()) -> None:
+        super().__init__(key, problem, mentions)
 
 
 class RegularizerError(ConfigError):
@@ -46,8 +74,14 @@ class DivergedError(DepositumError):
     """Training produced non-finite values; the last finite state is saved."""
 
 
-class GroupError(DepositumError):
-    """A group of processes that could not be formed, or in which another process stopped before any work was done."""
+class GroupError(_KeyedError):
+    """A group of processes that could not be formed, or in which another process stopped before any work was done.
+
+    In the second case, `reporter` names that process, and `key` the setting if its error is a `ConfigError`.
+    """
+
+    def __init__(self, problem: str, *, key: str = "", mentions: Sequence[str] = (), reporter: str = "") -> None:
+        super().__init__(key, problem, mentions, reporter)
 
 
 class PeerLost(DepositumError):
@@ -63,6 +97,22 @@ class PeerLost(DepositumError):
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
+
+
+@contextmanager
+def renamed_keys(new_name: Callable[[str], str]) -> Iterator[None]:
+    """Rename the keys of errors that are raised inside: from the argument of a function to what its caller was given.
+
+    >>> with renamed_keys(lambda key: f"alpha.step.{key}"):
+    ...     raise ConfigError("factor", "2 given; it must be at most 1")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: alpha.step.factor: 2 given; it must be at most 1
+    """
+    try:
+        yield
+    except _KeyedError as error:
+        error.rename(new_name)
+        raise
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

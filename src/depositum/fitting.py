@@ -145,7 +145,7 @@ def fit(
     _check_numbers(regularizer, beta, dtype, period, steps, evaluate_every, evaluate_from)
     (metrics or MetricSettings()).check(Evaluations(evaluate_every, evaluate_from))
     method, processes = algorithm or Depositum(), processes or ProcessSettings()
-    sent_through = as_channel(channel, "channel")
+    sent_through = as_channel(channel)
     communicator = _join(processes.timeout, device) if launched() else None
     if communicator is not None:
         communicator.check_same(

@@ -5,14 +5,14 @@ and values are checked in the same way everywhere, and before any work is done.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from depositum.errors import ConfigError, listing, nearest, short_repr, with_article
+from depositum.errors import ConfigError, listing, nearest, renamed_keys, short_repr, with_article
 from depositum.validation import describe_errors
 
 T = TypeVar("T")
@@ -30,10 +30,23 @@ class Choice(Generic[T]):
     name: str
     factory: Callable[..., T]
     arguments: dict[str, Any]
+    key: str = ""
+    """The argument or the configuration key that the choice was given for."""
+    parameters: Collection[str] = ()
+    """The arguments that the user may give."""
 
     def make(self, *positional: Any, **extra: Any) -> T:
-        """Call the factory with the arguments that the package supplies, followed by the user's."""
-        return self.factory(*positional, **extra, **self.arguments)
+        """Call the factory with the arguments that the package supplies, followed by the user's.
+
+        A factory's error about an argument of the user names it `hops`; the user of the choice wrote
+        `topology.ring.hops`.
+        """
+        with renamed_keys(self._path):
+            return self.factory(*positional, **extra, **self.arguments)
+
+    def _path(self, argument: str) -> str:
+        known = argument.partition(".")[0] in self.parameters
+        return f"{self.key}.{self.name}.{argument}" if known else argument
 
 
 def _top_package(factory: Callable[..., Any] | str) -> str:
@@ -57,11 +70,11 @@ class Registry(Generic[T]):
     >>> @shapes.register("box")
     ... def box(width: float = 1.0) -> str:
     ...     return f"a box of {width}"
-    >>> shapes.parse({"box": {"width": 2.0}}, "problem.shape").make()
+    >>> shapes.parse({"box": {"width": 2.0}}, "shape").make()
     'a box of 2.0'
-    >>> shapes.parse("bax", "problem.shape")
+    >>> shapes.parse("bax", "shape")
     Traceback (most recent call last):
-    depositum.errors.ConfigError: problem.shape: 'bax' is not a shape; it can be 'box'; did you mean 'box'?
+    depositum.errors.ConfigError: shape: 'bax' is not a shape; it can be 'box'; did you mean 'box'?
     """
 
     def __init__(self, what: str, supplied: int = 0) -> None:
@@ -140,7 +153,7 @@ class Registry(Generic[T]):
         for k, parameter in parameters.items():
             if parameter.default is inspect.Parameter.empty and k not in arguments:
                 raise ConfigError(f"{key}.{name}.{k}", f"missing; write {{ {name} = {{ {k} = … }} }}")
-        return Choice(name, self[name], arguments)
+        return Choice(name, self[name], arguments, key, tuple(parameters))
 
     def with_defaults(self, spec: Spec) -> Spec:
         """Return a validated choice with its default arguments filled in, except those whose default is None.

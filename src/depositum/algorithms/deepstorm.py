@@ -89,12 +89,12 @@ class DeepStorm(StepsizeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.b", self.b, "(0, 1]")
-        check_count("algorithm.rounds", self.rounds)
+        check_interval("b", self.b, "(0, 1]")
+        check_count("rounds", self.rounds)
         if self.c_b is not None:
-            check_positive("algorithm.c_b", self.c_b)
+            check_positive("c_b", self.c_b)
         if self.initial_batch not in (None, "full"):
-            check_count("algorithm.initial_batch", self.initial_batch)  # type: ignore[arg-type]
+            check_count("initial_batch", self.initial_batch)  # type: ignore[arg-type]
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DeepStormState:
         d = oracle.grad(x0, oracle.sample(self.initial_batch))

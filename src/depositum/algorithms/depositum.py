@@ -72,7 +72,7 @@ class Depositum(StepsizeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
+        check_interval("gamma", self.gamma, "[0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DepositumState:
         g = oracle.grad(x0, oracle.sample())

@@ -133,7 +133,7 @@ class CDProxSGT(StepsizeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("keep", "gamma_x", "gamma_y"):
-            check_interval(f"algorithm.{key}", getattr(self, key), "(0, 1]")
+            check_interval(key, getattr(self, key), "(0, 1]")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> CDProxSGTState:
         g = oracle.grad(x0, oracle.sample())

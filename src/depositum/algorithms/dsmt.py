@@ -63,7 +63,7 @@ class DSMT(SmoothMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.b is not None:
-            check_interval("algorithm.b", self.b, "[0, 1)")
+            check_interval("b", self.b, "[0, 1)")
 
     @property
     def periods(self) -> tuple[int, ...] | None:

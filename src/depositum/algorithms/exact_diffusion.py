@@ -108,7 +108,7 @@ class D2(_Diffusion):
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> DiffusionState:
         if mix.lam_min <= -1 / 3 + EIGENVALUE_TOLERANCE:
             raise ConfigError(
-                "network.mixing",
+                "mixing",
                 f"the smallest eigenvalue of W is {mix.lam_min:.4f}, but 'd2' needs it to be above -1/3; use "
                 "mixing = 'lazy-metropolis', or the method 'exact-diffusion', which mixes with (I + W)/2",
             )

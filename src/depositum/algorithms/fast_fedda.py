@@ -66,8 +66,8 @@ class FastFedDA(RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.m", self.m)
-        check_positive("algorithm.G", self.G)
+        check_positive("m", self.m)
+        check_positive("G", self.G)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FastFedDAState:
         return FastFedDAState(t=iteration_zero(x0), x=x0, local=x0, gradients=zeros_like(x0), points=x0, x0=x0)

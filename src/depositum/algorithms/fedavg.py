@@ -59,7 +59,7 @@ class FedAvg(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgState:
         return FedAvgState(t=iteration_zero(x0), x=x0, local=x0)
@@ -112,8 +112,8 @@ class FedAvgM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
-        check_positive("algorithm.server_step", self.server_step)
+        check_interval("gamma", self.gamma, "[0, 1)")
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedAvgMState:
         elapsed = zero_elapsed(x0)

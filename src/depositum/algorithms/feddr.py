@@ -72,8 +72,8 @@ class FedDR(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.eta", self.eta)
-        check_interval("algorithm.relaxation", self.relaxation, "(0, 2)")
+        check_positive("eta", self.eta)
+        check_interval("relaxation", self.relaxation, "(0, 2)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDRState:
         # (DR.1) leaves y_i^1 = y_i^0, since x̄^0 = x_i^0
@@ -129,7 +129,7 @@ class FedADMM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.c", self.c)
+        check_positive("c", self.c)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedADMMState:
         return FedADMMState(t=iteration_zero(x0), x=x0, local=x0, q=zeros_like(x0))

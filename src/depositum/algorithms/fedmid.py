@@ -74,10 +74,10 @@ class FedMiD(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.server_step", self.server_step)
+        check_positive("server_step", self.server_step)
         if not (self.client_prox or self.server_prox):
             raise ConfigError(
-                "algorithm.server_prox",
+                "server_prox",
                 "False given together with client_prox = False; the method without a prox is 'fedavg'",
             )
 
@@ -143,7 +143,7 @@ class FedDualAvg(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDualAvgState:
         elapsed = zero_elapsed(x0)

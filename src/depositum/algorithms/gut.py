@@ -58,7 +58,7 @@ class _UpdateTracking(SmoothMethod, RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.mu", self.mu, "[0, 1]")
+        check_interval("mu", self.mu, "[0, 1]")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         zero = zeros_like(x0)
@@ -165,7 +165,7 @@ class FedNMUT(_UpdateTracking):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_nonnegative("algorithm.noise", self.noise)
+        check_nonnegative("noise", self.noise)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> State:
         start = super().init(x0, oracle, mix)

@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters: an error names the complete key (`algorithm.gamma`), the value and what is allowed."""
+"""Checks of hyper-parameters: an error names the hyper-parameter, the value and what is allowed."""
 
 import math
 from dataclasses import fields
@@ -23,9 +23,9 @@ def check_nonnegative(key: str, value: float) -> None:
 def check_interval(key: str, value: float, interval: str) -> None:
     """Reject a value that is not a number in an interval, written as `"[0, 1)"`.
 
-    >>> check_interval("algorithm.gamma", 1.0, "[0, 1)")
+    >>> check_interval("gamma", 1.0, "[0, 1)")
     Traceback (most recent call last):
-    depositum.errors.ConfigError: algorithm.gamma: 1.0 given; it must lie in [0, 1)
+    depositum.errors.ConfigError: gamma: 1.0 given; it must lie in [0, 1)
     """
     low, high = map(float, interval[1:-1].split(","))
     open_ends = {low} if interval[0] == "(" else set()
@@ -45,7 +45,7 @@ def check_choices(method: object) -> None:
     for name, annotation in parameter_types(type(method)).items():  # type: ignore[arg-type]  # a class is hashable
         value, choices = getattr(method, name), get_args(annotation)
         if get_origin(annotation) is Literal and value not in choices:
-            raise ConfigError(f"algorithm.{name}", f"{value!r} given; it can be {listing(choices)}")
+            raise ConfigError(name, f"{value!r} given; it can be {listing(choices)}")
 
 
 @cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from depositum.algorithms.hyperparameters import check_choices
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, renamed_keys
 from depositum.registry import Registry
 
 if TYPE_CHECKING:
@@ -182,19 +182,19 @@ class Algorithm(ABC):
             βρ, the weak-convexity modulus of βh; 0 if h is convex.
         """
         if period < 1:
-            raise ConfigError("run.period", f"{period} given; T0 must be a whole number ≥ 1")
+            raise ConfigError("period", f"{period} given; T0 must be a whole number ≥ 1")
         if self.periods is not None and period not in self.periods:
             allowed = ", ".join(map(str, self.periods))
-            raise ConfigError("run.period", f"{period} given, but {self.name!r} supports only {allowed}")
+            raise ConfigError("period", f"{period} given, but {self.name!r} supports only {allowed}")
         if composite and self.handles == "smooth":
             raise ConfigError(
-                "problem.regularizer",
+                "regularizer",
                 f"{self.name!r} is for smooth problems: it has no prox step, so it would ignore h; "
                 "use regularizer = \"zero\" or beta = 0, or a composite method such as 'depositum'",
             )
         if prox_modulus > 0 and self.handles == "convex":
             raise ConfigError(
-                "problem.regularizer",
+                "regularizer",
                 f"{self.name!r} needs a convex h: its prox steps grow beyond 1/(βρ) = {1 / prox_modulus:g}, "
                 "where the prox of a weakly convex h is not single-valued",
             )
@@ -202,7 +202,7 @@ class Algorithm(ABC):
         if step * prox_modulus >= 1:
             product = f"{self.prox_formula}βρ" if len(self.prox_formula) == 1 else f"({self.prox_formula})·βρ"
             raise ConfigError(
-                f"algorithm.{self.prox_key}",
+                self.prox_key,
                 f"{product} = {step:g}·{prox_modulus:g} = {step * prox_modulus:g}, but the prox is single-valued only "
                 f"below 1, for prox steps < {1 / prox_modulus:g}; change {self.prox_key}, or use a smaller beta",
             )
@@ -225,12 +225,10 @@ def algorithm(name: str, **hyperparameters: Any) -> Algorithm:
     0.1
     >>> algorithm("depositun")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    depositum.errors.ConfigError: algorithm.name: 'depositun' is ... did you mean 'depositum'?
+    depositum.errors.ConfigError: name: 'depositun' is ... did you mean 'depositum'?
     """
     if name not in ALGORITHMS:
-        ALGORITHMS.parse(name, "algorithm.name")
-    try:
+        ALGORITHMS.parse(name, "name")
+    # The hyper-parameters are arguments beside the name, not in a table under it.
+    with renamed_keys(lambda key: key.removeprefix(f"algorithm.{name}.")):
         return ALGORITHMS.parse({name: hyperparameters}, "algorithm").make()
-    except ConfigError as error:
-        # In a configuration the hyper-parameters are beside the name, not in a table under it.
-        raise type(error)(error.key.replace(f"algorithm.{name}", "algorithm"), error.problem) from None

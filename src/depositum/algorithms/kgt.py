@@ -57,7 +57,7 @@ class KGT(SmoothMethod, RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.eta", self.eta)
+        check_positive("eta", self.eta)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> KGTState:
         g = oracle.grad(x0, oracle.sample())

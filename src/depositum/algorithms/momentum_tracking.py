@@ -67,7 +67,7 @@ class MomentumTracking(SmoothMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.b", self.b, "[0, 1)")
+        check_interval("b", self.b, "[0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> MomentumTrackingState:
         g = oracle.grad(x0, oracle.sample())
@@ -128,7 +128,7 @@ class HeavyBallGT(SmoothMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.b", self.b, "[0, 1)")
+        check_interval("b", self.b, "[0, 1)")
 
     @property
     def periods(self) -> tuple[int, ...] | None:

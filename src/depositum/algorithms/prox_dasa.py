@@ -64,11 +64,11 @@ class _AveragingMethod(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.eta", self.eta)
+        check_positive("eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
-            raise ConfigError("algorithm.a", f"{self.a!r} given; it must lie in (0, 1] or be a schedule")
-        as_schedule(self.a, "algorithm.a")
-        check_count("algorithm.rounds", self.rounds)
+            raise ConfigError("a", f"{self.a!r} given; it must lie in (0, 1] or be a schedule")
+        as_schedule(self.a, "a")
+        check_count("rounds", self.rounds)
 
     def largest_prox_step(self, period: int) -> float:
         return self.eta
@@ -78,7 +78,7 @@ class _AveragingMethod(Algorithm):
 
     def _weight(self, t: Tensor, like: Tensor) -> Tensor:
         """Return a_t in the dtype of `like`."""
-        return as_schedule(self.a, "algorithm.a").at(t).clamp(max=1.0).to(like.dtype)
+        return as_schedule(self.a, "a").at(t).clamp(max=1.0).to(like.dtype)
 
 
 @ALGORITHMS.register("prox-dasa")

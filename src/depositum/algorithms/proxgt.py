@@ -49,7 +49,7 @@ class _ProxGT(StepsizeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("algorithm.rounds", self.rounds)
+        check_count("rounds", self.rounds)
 
     @abstractmethod
     def _fresh_estimate(self, x: Tensor, oracle: Oracle) -> Tensor:
@@ -115,7 +115,7 @@ class _RecursiveProxGT(_ProxGT):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("algorithm.q", self.q)
+        check_count("q", self.q)
 
     def kind(self, t: int, period: int) -> str:
         """Iteration t computes v^{t+1}, afresh in a refresh, which may be an exchange or local."""
@@ -173,7 +173,7 @@ class ProxGTSRO(_RecursiveProxGT):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("algorithm.refresh_batch", self.refresh_batch)
+        check_count("refresh_batch", self.refresh_batch)
 
     def _fresh_estimate(self, x: Tensor, oracle: Oracle) -> Tensor:
         return oracle.grad(x, oracle.sample(self.refresh_batch))  # (PG.4)

@@ -64,8 +64,8 @@ class QuasiGlobal(SmoothMethod, RoundBased):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.b", self.b, "[0, 1)")
-        check_interval("algorithm.mu", self.mu, "[0, 1)")
+        check_interval("b", self.b, "[0, 1)")
+        check_interval("mu", self.mu, "[0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> QuasiGlobalState:
         return QuasiGlobalState(t=iteration_zero(x0), x=x0, local=x0, m=zeros_like(x0), elapsed=zero_elapsed(x0))

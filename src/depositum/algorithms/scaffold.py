@@ -71,7 +71,7 @@ class Scaffold(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldState:
         zero = zeros_like(x0)
@@ -135,8 +135,8 @@ class ScaffoldM(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interval("algorithm.gamma", self.gamma, "[0, 1)")
-        check_positive("algorithm.server_step", self.server_step)
+        check_interval("gamma", self.gamma, "[0, 1)")
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ScaffoldMState:
         t, zero, elapsed = iteration_zero(x0), zeros_like(x0), zero_elapsed(x0)

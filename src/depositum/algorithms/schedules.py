@@ -43,7 +43,7 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        check_positive("constant.value", self.value)
+        check_positive("value", self.value)
 
     def at(self, t: Tensor) -> Tensor:
         import torch
@@ -65,9 +65,9 @@ class Power(Schedule):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("power.start", self.start)
-        check_positive("power.power", self.power)
-        check_positive("power.offset", self.offset)
+        check_positive("start", self.start)
+        check_positive("power", self.power)
+        check_positive("offset", self.offset)
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * (1 + t.double() / self.offset) ** -self.power
@@ -87,11 +87,11 @@ class Step(Schedule):
     every: int
 
     def __post_init__(self) -> None:
-        check_positive("step.start", self.start)
-        check_positive("step.factor", self.factor)
-        check_positive("step.every", self.every)
+        check_positive("start", self.start)
+        check_positive("factor", self.factor)
+        check_positive("every", self.every)
         if self.factor > 1:
-            raise ConfigError("step.factor", f"{self.factor!r} given; it must be at most 1")
+            raise ConfigError("factor", f"{self.factor!r} given; it must be at most 1")
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * self.factor ** (t // self.every).double()
@@ -111,10 +111,10 @@ class Cosine(Schedule):
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive("cosine.start", self.start)
-        check_positive("cosine.steps", self.steps)
+        check_positive("start", self.start)
+        check_positive("steps", self.steps)
         if not (is_number(self.end) and 0 <= self.end <= self.start):
-            raise ConfigError("cosine.end", f"{self.end!r} given; it must lie in [0, start]")
+            raise ConfigError("end", f"{self.end!r} given; it must lie in [0, start]")
 
     def at(self, t: Tensor) -> Tensor:
         progress = (t.double() / self.steps).clamp(max=1.0)
@@ -125,7 +125,7 @@ class Cosine(Schedule):
         return self.start
 
 
-def as_schedule(alpha: Stepsize, key: str = "algorithm.alpha") -> Schedule:
+def as_schedule(alpha: Stepsize, key: str = "alpha") -> Schedule:
     """Return the schedule for a number or for a schedule as written in a configuration.
 
     >>> import torch
@@ -135,10 +135,6 @@ def as_schedule(alpha: Stepsize, key: str = "algorithm.alpha") -> Schedule:
     if isinstance(alpha, Schedule):
         return alpha
     if isinstance(alpha, Mapping):
-        choice = SCHEDULES.parse(alpha, key)
-        try:
-            return choice.make()
-        except ConfigError as error:  # raised by the schedule, which does not know the complete key
-            raise ConfigError(f"{key}.{error.key}", error.problem) from None
+        return SCHEDULES.parse(alpha, key).make()
     check_positive(key, alpha)
     return Constant(alpha)

@@ -85,11 +85,11 @@ class SPPDM(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("c", "s", "dual_step"):
-            check_positive(f"algorithm.{key}", getattr(self, key))
-        check_nonnegative("algorithm.kappa", self.kappa)
-        check_interval("algorithm.b", self.b, "(0, 1]")
+            check_positive(key, getattr(self, key))
+        check_nonnegative("kappa", self.kappa)
+        check_interval("b", self.b, "(0, 1]")
         if self.eta != "nesterov" if isinstance(self.eta, str) else not 0 <= self.eta < 1:
-            raise ConfigError("algorithm.eta", f"{self.eta!r} given; it must be 'nesterov' or lie in [0, 1)")
+            raise ConfigError("eta", f"{self.eta!r} given; it must be 'nesterov' or lie in [0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> SPPDMState:
         return SPPDMState(t=iteration_zero(x0), x=x0, before=x0, z=x0, q=zeros_like(x0), theta=x0.new_ones(()))

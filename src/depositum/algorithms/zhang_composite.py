@@ -62,7 +62,7 @@ class ZhangComposite(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("algorithm.server_step", self.server_step)
+        check_positive("server_step", self.server_step)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
         zero = c = zeros_like(x0)

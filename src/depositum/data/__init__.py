@@ -3,7 +3,7 @@
 `load` returns a `Dataset`; `partition` decides which client owns which of its training samples.
 """
 
-from depositum.data.client_files import CLIENT_PLACEHOLDER, client_file, shared_test_file, warn_about_unused_file
+from depositum.data.client_files import CLIENT_PLACEHOLDER, client_file, shared_test_file, unused_file
 from depositum.data.dataset import Dataset, Indices, Samples, hold_out
 from depositum.data.datasets import DATASETS
 from depositum.data.downloads import PUBLISHED, DownloadStatus, data_folder, fetch, status
@@ -47,6 +47,6 @@ __all__ = [
     "partition",
     "shared_test_file",
     "status",
-    "warn_about_unused_file",
+    "unused_file",
     "with_integer_labels",
 ]

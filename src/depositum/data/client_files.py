@@ -1,7 +1,6 @@
 """One data file per client: the files of a folder, or of a pattern of paths with `{client}` in it."""
 
 import re
-import warnings
 from pathlib import Path
 
 from depositum.errors import DataError
@@ -39,11 +38,10 @@ def shared_test_file(path: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def warn_about_unused_file(pattern: Path, clients: int) -> None:
-    """Warn if a file exists for one client more than the run has."""
+def unused_file(pattern: Path, clients: int) -> Path | None:
+    """The file for one client more than there are, if it exists."""
     file = client_file(pattern, clients)
-    if file.is_file():
-        warnings.warn(f"{file} is not used: problem.clients is {clients}", RuntimeWarning, stacklevel=2)
+    return file if file.is_file() else None
 
 
 def _natural_order(file: Path) -> list[int | str]:

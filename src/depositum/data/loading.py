@@ -1,4 +1,4 @@
-"""From what the user writes for `problem.dataset` to a dataset: a registered name, a table, or a path to arrays."""
+"""From the user's choice of a dataset to the dataset: a registered name, a table, or a path to arrays."""
 
 import os
 from collections.abc import Mapping
@@ -36,21 +36,19 @@ def load(
     >>> tuple(data.train.inputs.shape), len(data.test), data.classes
     ((1437, 1, 8, 8), 360, 10)
     """
-    chosen = _resolve(spec, "problem.dataset", base, clients)
+    chosen = _resolve(spec, base, clients)
     if isinstance(chosen, Path):
         return user_arrays.load_arrays(str(spec), chosen, clients)
     if needs_tokenizer(chosen.name) and tokenizer is None:
         problem = f"{chosen.name!r} is text, for a language model: use {{ lora = … }}, or in Python pass a tokenizer"
-        raise ConfigError("problem.model", problem)
+        raise ConfigError("model", problem)
     dataset = chosen.make()
     return dataset if isinstance(dataset, Dataset) else dataset.tokenize(str(tokenizer))
 
 
-def check(
-    spec: Spec | os.PathLike[str], key: str = "problem.dataset", base: Path | None = None, clients: int | None = None
-) -> None:
+def check(spec: Spec | os.PathLike[str], base: Path | None = None, clients: int | None = None) -> None:
     """Reject a name, argument or path that `load` could not use, before anything is loaded."""
-    _resolve(spec, key, base, clients)
+    _resolve(spec, base, clients)
 
 
 def needs_tokenizer(spec: object) -> bool:
@@ -98,21 +96,21 @@ def _file_arguments(spec: Spec) -> dict[str, Any] | None:
     return dict(given) if isinstance(given, Mapping) else {paths[0]: given}
 
 
-def _resolve(spec: Spec | os.PathLike[str], key: str, base: Path | None, clients: int | None) -> DatasetChoice | Path:
+def _resolve(spec: Spec | os.PathLike[str], base: Path | None, clients: int | None) -> DatasetChoice | Path:
     """The registered dataset or the path to arrays that is meant, checked as far as possible without reading it.
 
     A name takes precedence over a path, so a folder called `mnist` is written `./mnist`.
     """
     if isinstance(spec, Mapping) or (isinstance(spec, str) and spec in DATASETS):
-        choice = DATASETS.parse(spec, key)
+        choice = DATASETS.parse(spec, "dataset")
         resolve = DATASETS.attribute(choice.name, "resolve_arguments", None)
         return choice if resolve is None else replace(choice, arguments=resolve(choice.arguments, base, clients))
     if not isinstance(spec, str | os.PathLike):
-        raise ConfigError(key, f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a path")
+        raise ConfigError("dataset", f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a path")
     path = (base or Path()) / Path(spec).expanduser()
     if isinstance(spec, str) and not (_looks_like_path(spec) or path.exists()):
         allowed = f"it can be {listing(DATASETS)}, or a path to a .npz file or a folder (docs/data.md)"
-        raise ConfigError(key, f"{spec!r} is not a dataset; {allowed}{nearest(spec, DATASETS)}")
+        raise ConfigError("dataset", f"{spec!r} is not a dataset; {allowed}{nearest(spec, DATASETS)}")
     user_arrays.check_path(path, clients)
     return path
 

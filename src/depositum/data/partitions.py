@@ -42,7 +42,7 @@ def needs_owners(factory: F) -> F:
     return factory
 
 
-def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str = "problem.partition") -> list[Indices]:
+def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int) -> list[Indices]:
     """Divide a dataset's training samples among n clients; the result depends on the seed only.
 
     Without a `spec`, clients keep the samples that the data assigns to them (`natural`); if it assigns none, samples
@@ -55,23 +55,23 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int, key: str =
     """
     if spec is None:
         spec = "iid" if dataset.clients is None else "natural"
-    choice = PARTITIONS.parse(spec, key)
+    choice = PARTITIONS.parse(spec, "partition")
     labels = dataset.class_labels
     if labels is None and PARTITIONS.attribute(choice.name, "needs_classes", False):
         problem = f"{choice.name!r} divides classes, but {dataset.name!r} has neither integer labels nor categories"
-        raise ConfigError(key, f"{problem}; use 'iid' or 'quantity', or one file per client")
+        raise ConfigError("partition", f"{problem}; use 'iid' or 'quantity', or one file per client")
     samples = len(dataset.train)
     if not is_integer(n):
-        raise ConfigError("problem.clients", f"{n!r} given; it must be a whole number from 1 to {samples}")
+        raise ConfigError("n", f"{n!r} given; it must be a whole number from 1 to {samples}")
     if not 1 <= n <= samples:
-        raise ConfigError("problem.clients", f"{n} given, but it must be from 1 to the {samples} training samples")
+        raise ConfigError("n", f"{n} given, but it must be from 1 to the {samples} training samples")
     rng = numpy_generator(seed, purpose="partition")
     if PARTITIONS.attribute(choice.name, "needs_owners", False):
         if dataset.clients is None:
             problem = f"{choice.name!r} needs data that assigns samples to clients, and {dataset.name!r} does not"
-            raise ConfigError(key, f"{problem}; use another partition, or one file per client")
+            raise ConfigError("partition", f"{problem}; use another partition, or one file per client")
         if (owners := len(dataset.clients)) != n:
-            raise ConfigError("problem.clients", f"{n} given, but {dataset.name!r} has the data of {owners} clients")
+            raise ConfigError("n", f"{n} given, but {dataset.name!r} has the data of {owners} clients")
         parts = choice.make(dataset.clients, n, rng)
     else:
         parts = choice.make(dataset.train.targets.cpu().numpy() if labels is None else labels, n, rng)

@@ -67,7 +67,7 @@ class EngineSettings:
 
     def resolve_dtype(self) -> torch.dtype:
         if self.dtype not in ("float32", "float64"):
-            raise ConfigError("run.dtype", f"{self.dtype!r} given; it can be 'float32' or 'float64'")
+            raise ConfigError("dtype", f"{self.dtype!r} given; it can be 'float32' or 'float64'")
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     def resolve_device(self) -> torch.device:
@@ -77,13 +77,13 @@ class EngineSettings:
         try:
             device = torch.device(self.device)
         except (RuntimeError, TypeError):
-            raise ConfigError("run.device", f"{self.device!r} given; {allowed}") from None
+            raise ConfigError("device", f"{self.device!r} given; {allowed}") from None
         if device.type not in ("cpu", "cuda"):
-            raise ConfigError("run.device", f"{self.device!r} given; {allowed}")
+            raise ConfigError("device", f"{self.device!r} given; {allowed}")
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("run.device", f"{self.device!r} given, but no GPU is available; use 'auto' or 'cpu'")
+            raise ConfigError("device", f"{self.device!r} given, but no GPU is available; use 'auto' or 'cpu'")
         if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-            raise ConfigError("run.device", f"{self.device!r} given, but there are {count} GPUs, from 'cuda:0' on")
+            raise ConfigError("device", f"{self.device!r} given, but there are {count} GPUs, from 'cuda:0' on")
         return device
 
 
@@ -176,7 +176,7 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
     A network, a channel or a number of clients that does not fit is refused.
     """
     if algorithm.server:
-        for key, given in (("network.topology", network is not None), ("network.channel", channel.name != "exact")):
+        for key, given in (("network", network is not None), ("channel", channel.name != "exact")):
             if given:
                 raise ConfigError(
                     key,
@@ -186,7 +186,7 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
         return complete(n, "uniform")
     if algorithm.compresses and channel.name != "exact":
         raise ConfigError(
-            "network.channel", f"{channel.name!r} given, but {algorithm.name!r} compresses what it sends; leave it out"
+            "channel", f"{channel.name!r} given, but {algorithm.name!r} compresses what it sends; leave it out"
         )
     network = network or ring(n)
     if network.n != n:

@@ -82,7 +82,7 @@ class Loop:
     ) -> None:
         for key, value, least in (("steps", steps, 0), ("checkpoint_every", checkpoint_every, 1)):
             if value < least:
-                raise ConfigError(f"run.{key}", f"{value} given; it must be a whole number ≥ {least}")
+                raise ConfigError(key, f"{value} given; it must be a whole number ≥ {least}")
         self.engine = engine
         self.steps = steps
         self.evaluations, self.checkpoint_every = Evaluations(evaluate_every, evaluate_from), checkpoint_every

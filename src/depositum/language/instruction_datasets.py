@@ -86,13 +86,12 @@ class InstructionDataset(ABC):
 
     needs_tokenizer: ClassVar[bool] = True
     default_loss: ClassVar[str] = "tokens"
-    key: ClassVar[str]  #: the configuration key, for error messages
 
     def __post_init__(self) -> None:
-        check_template(self.template, f"{self.key}.template")
+        check_template(self.template, "template")
         if self.validation + self.test >= 1:
             given = f"{self.validation:g} and test = {self.test:g}"
-            raise ConfigError(f"{self.key}.validation", f"{given} given; their sum must be below 1")
+            raise ConfigError("validation", f"{given} given; their sum must be below 1")
 
     @property
     @abstractmethod
@@ -201,8 +200,6 @@ class InstructionDataset(ABC):
 class Dolly(InstructionDataset):
     """Dolly-15k: 15,011 instructions of eight categories, written by people."""
 
-    key: ClassVar[str] = "problem.dataset.dolly"
-
     @property
     def name(self) -> str:
         """The registered name."""
@@ -235,13 +232,12 @@ class InstructionFiles(InstructionDataset):
     test_file: str | None = None
     fields: dict[str, str] | None = None
 
-    key: ClassVar[str] = "problem.dataset.instructions"
     path_arguments: ClassVar[tuple[str, ...]] = ("file", "test_file")
 
     def __post_init__(self) -> None:
         if not self.file:
-            raise ConfigError(f"{self.key}.file", f"{self.file!r} given; it must be a file, or one file per client")
-        check_fields(self.fields or {}, f"{self.key}.fields")
+            raise ConfigError("file", f"{self.file!r} given; it must be a file, or one file per client")
+        check_fields(self.fields or {}, "fields")
         super().__post_init__()
         if self.test_file is not None or not isinstance(self.file, str):
             self._check_no_split("a test_file" if isinstance(self.file, str) else "one file per client")
@@ -288,7 +284,7 @@ class InstructionFiles(InstructionDataset):
             value = getattr(self, field.name)
             if field.name not in ("max_length", "template") and value != field.default:
                 problem = f"{value!r} given, but with {reason} nothing is split: everything is trained on"
-                raise ConfigError(f"{self.key}.{field.name}", f"{problem}; remove it")
+                raise ConfigError(field.name, f"{problem}; remove it")
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,6 @@ from depositum.layout import Layout
 from depositum.user_code import Folder
 from depositum.validation import Description
 
-KEY = "problem.model.lora"
 WEIGHTS_FILE, CARD_FILE = "adapter_model.safetensors", "README.md"
 
 
@@ -73,7 +72,7 @@ class LoraModel(nn.Module):
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
-        self.base = load_base(base, f"{KEY}.base")
+        self.base = load_base(base, "base")
         self.tokenizer, self.exports_clients = tokenizer or base, client_adapters
         config = LoraConfig(
             r=rank,
@@ -108,7 +107,7 @@ class LoraModel(nn.Module):
             path = Path(base or ".") / Path(resolved[key]).expanduser()
             if path.exists():
                 resolved[key] = str(path.resolve())
-            check_name(resolved[key], f"{KEY}.{key}")
+            check_name(resolved[key], f"model.lora.{key}")
         return resolved
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -143,7 +142,7 @@ class LoraModel(nn.Module):
         longest = 1 + int((targets != IGNORED).nonzero()[:, 1].max())
         if longest > context:
             problem = f"texts have up to {longest + 1} tokens, but the context of the base is {context}"
-            raise ConfigError("problem.dataset", f"{problem}; set max_length to {context} or less")
+            raise ConfigError("dataset", f"{problem}; set max_length to {context} or less")
         return ids[:, :context], targets[:, :context]
 
     def frozen_digest(self) -> str:
@@ -216,11 +215,11 @@ def _target_modules(targets: Sequence[str] | str | None, base: FrozenBase) -> st
     for target in targets:  # `peft` ignores such a name if another one matches
         if not any(f".{layer}".endswith(f".{target}") for layer in layers):
             raise ConfigError(
-                f"{KEY}.targets",
+                "targets",
                 f"{target!r} is not a layer of the base; it can be {', '.join(names)}{nearest(target, names)}",
             )
     if not targets:
-        raise ConfigError(f"{KEY}.targets", f"the list is empty; it can contain {', '.join(names)}")
+        raise ConfigError("targets", f"the list is empty; it can contain {', '.join(names)}")
     return list(targets)
 
 
@@ -230,5 +229,5 @@ def _default_targets(base: FrozenBase, names: Sequence[str]) -> list[str]:
     config: Any = base.model.config
     if config.model_type not in DEFAULTS:
         problem = f"missing; {config.model_type!r} has no default layers: choose among {', '.join(names)}"
-        raise ConfigError(f"{KEY}.targets", problem)
+        raise ConfigError("targets", problem)
     return list(DEFAULTS[config.model_type])

@@ -130,7 +130,7 @@ def load_base(name: str, key: str) -> FrozenBase:
 @lru_cache(maxsize=1)
 def load_tokenizer(name: str) -> Any:
     """Read the tokenizer of a pretrained model; the last one is cached."""
-    return from_pretrained("AutoTokenizer", name, "problem.model.lora")
+    return from_pretrained("AutoTokenizer", name, "model.lora")
 
 
 def check_name(name: str, key: str) -> None:

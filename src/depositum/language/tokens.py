@@ -55,15 +55,13 @@ def check_vocabulary(largest: int, vocabulary: int) -> None:
     """Reject tokens that the model does not know; on a GPU they would abort the process."""
     if largest >= vocabulary:
         problem = f"the base has tokens 0 … {vocabulary - 1}, but the tokenizer produces token {largest}"
-        raise ConfigError("problem.model.lora.tokenizer", f"{problem}; use the base's own tokenizer")
+        raise ConfigError("model.lora.tokenizer", f"{problem}; use the base's own tokenizer")
 
 
 def _check_targets(outputs: Tensor, targets: Tensor) -> None:
     """Reject targets that are not tokens of the model, and samples without a token to predict."""
     if targets.is_floating_point() or targets.dim() != 2 or outputs.dim() != 3:
-        raise ConfigError(
-            "problem.loss", "'tokens' needs token ids [N, L], and a language model's scores of every token"
-        )
+        raise ConfigError("loss", "'tokens' needs token ids [N, L], and a language model's scores of every token")
     if (targets != IGNORED).sum(1).min() == 0:
-        raise ConfigError("problem.dataset", "contains a sequence without a token to predict")
+        raise ConfigError("dataset", "contains a sequence without a token to predict")
     check_vocabulary(int(targets.max()), outputs.shape[2])

@@ -28,11 +28,12 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ConfigError("run.evaluate_every", f"{self.every} given; it must be a whole number ≥ 1")
+            raise ConfigError("evaluate_every", f"{self.every} given; it must be a whole number ≥ 1")
         if not 0 <= self.start < self.every:
             raise ConfigError(
-                "run.evaluate_from",
-                f"{self.start} given; it must be a whole number from 0 to run.evaluate_every − 1 = {self.every - 1}",
+                "evaluate_from",
+                f"{self.start} given; it must be a whole number from 0 to evaluate_every − 1 = {self.every - 1}",
+                mentions=("evaluate_every",),
             )
 
     def due(self, t: int, every: int | None = None) -> bool:
@@ -69,16 +70,16 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, every in self._strides:
             if not is_integer(every) or every < 0:
-                raise ConfigError(f"metrics.{key}", f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
+                raise ConfigError(key, f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
         for key, value, other in (("alpha", self.alpha, ""), ("smoothness", self.smoothness, " or 'measure'")):
             if value is None or (other and value == "measure"):
                 continue
             if isinstance(value, str) or not (is_number(value) and value > 0):
-                raise ConfigError(f"metrics.{key}", f"{value!r} given; it must be a number > 0{other}")
+                raise ConfigError(key, f"{value!r} given; it must be a number > 0{other}")
 
     @property
     def _strides(self) -> list[tuple[str, int]]:
-        """The strides that are set, by their keys."""
+        """The strides that are set, by name."""
         strides = {"costly_every": self.costly_every, "train_every": self.train_every}
         return [(key, every) for key, every in strides.items() if every is not None]
 
@@ -86,8 +87,8 @@ class MetricSettings:
         """Refuse strides at which there is not always an evaluation."""
         for key, every in self._strides:
             if every % evaluations.every:
-                multiple = f"a multiple of run.evaluate_every = {evaluations.every} (0: never)"
-                raise ConfigError(f"metrics.{key}", f"{every} given; it must be {multiple}")
+                multiple = f"a multiple of evaluate_every = {evaluations.every} (0: never)"
+                raise ConfigError(key, f"{every} given; it must be {multiple}", mentions=("evaluate_every",))
 
     def smoothness_of(self, oracle: Oracle) -> dict[int, float]:
         """L of each trial, by its label: as given, or measured on the data of all its clients; empty if not set."""
@@ -97,7 +98,7 @@ class MetricSettings:
         if self.smoothness != "measure":
             return dict.fromkeys(labels, self.smoothness)
         if len(oracle.clients) < oracle.problem.n:
-            raise ConfigError("metrics.smoothness", NOT_AMONG_PROCESSES)
+            raise ConfigError("smoothness", NOT_AMONG_PROCESSES)
         return dict(zip(labels, constants.smoothness_of_trials(oracle), strict=True))
 
     def costly_at(self, t: int, last: bool, evaluations: Evaluations) -> bool:

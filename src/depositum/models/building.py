@@ -29,7 +29,7 @@ MODELS.register("resnet18")(resnet18)
 MODELS.register_path("lora", "depositum.language.lora:LoraModel")
 
 
-def check(spec: Spec, key: str = "problem.model", base: Folder | None = None) -> Choice[nn.Module]:
+def check(spec: Spec, base: Folder | None = None) -> Choice[nn.Module]:
     """Validate the user's choice of a model, its name and arguments, without building it.
 
     A name with a colon, `"package.module:factory"`, is user-defined: its module is imported, from `base` (the
@@ -39,12 +39,12 @@ def check(spec: Spec, key: str = "problem.model", base: Folder | None = None) ->
     {'hidden': [32]}
     >>> check("resnet")
     Traceback (most recent call last):
-    depositum.errors.ConfigError: problem.model: 'resnet' is not a model; it can be 'linear', 'mlp', 'cnn', 'resnet18' \
+    depositum.errors.ConfigError: model: 'resnet' is not a model; it can be 'linear', 'mlp', 'cnn', 'resnet18' \
 or 'lora'; did you mean 'resnet18'?
     """
     if ":" in _name(spec):
-        return _user_defined(spec, key, base)
-    choice = MODELS.parse(spec, key)
+        return _user_defined(spec, base)
+    choice = MODELS.parse(spec, "model")
     resolve: Callable[..., dict[str, Any]] | None = MODELS.attribute(choice.name, "resolve_arguments", None)
     return choice if resolve is None else replace(choice, arguments=resolve(choice.arguments, base))
 
@@ -57,7 +57,7 @@ def is_built_in(spec: Spec) -> bool:
 def tokenizer_path(spec: Spec, base: Folder | None = None) -> str | None:
     """Name or path of a language model's tokenizer; None if the model is not a language model."""
     path: Callable[[Mapping[str, Any]], str] | None = MODELS.attribute(spec, "tokenizer_path", None)
-    return None if path is None else path(check(spec, base=base).arguments)
+    return None if path is None else path(check(spec, base).arguments)
 
 
 def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, base: Folder | None = None) -> nn.Module:
@@ -70,14 +70,14 @@ def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, bas
     >>> bool((one == same).all()), bool((one == other).all())
     (True, False)
     """
-    choice = check(spec, base=base)
+    choice = check(spec, base)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), import_path(base):
         # Not torch.manual_seed, which would also seed the generators of the GPUs.
         torch.default_generator.manual_seed(seed_for(seed, purpose="init"))
         model = choice.make(tuple(input_shape), classes)
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            "problem.model", f"{choice.name!r} returned {with_article(type(model).__name__)}, not a torch.nn.Module"
+            "model", f"{choice.name!r} returned {with_article(type(model).__name__)}, not a torch.nn.Module"
         )
     return model
 
@@ -86,17 +86,17 @@ def _name(spec: Spec) -> str:
     return str(next(iter(spec), "")) if isinstance(spec, Mapping) else str(spec)
 
 
-def _user_defined(spec: Spec, key: str, base: Folder | None) -> Choice[nn.Module]:
+def _user_defined(spec: Spec, base: Folder | None) -> Choice[nn.Module]:
     """Check `"module:factory"` or `{ "module:factory" = { width = 3 } }`, without calling the factory.
 
     The factory is called as `factory(input_shape, classes, **arguments)` if it has two or more positional parameters,
     and as `factory(**arguments)` otherwise.
     """
-    name, arguments = _split(spec, key)
-    factory = import_user_object(name, key, "model", base)
+    name, arguments = _split(spec)
+    factory = import_user_object(name, "model", "model", base)
     if not callable(factory):
         raise ConfigError(
-            key, f"{name!r} is {with_article(type(factory).__name__)}, not a function that returns a model"
+            "model", f"{name!r} is {with_article(type(factory).__name__)}, not a function that returns a model"
         )
     signature = inspect.signature(factory)
     supplied = _supplied(signature)
@@ -104,23 +104,23 @@ def _user_defined(spec: Spec, key: str, base: Folder | None) -> Choice[nn.Module
     try:
         signature.bind(*supplied, **arguments)
     except TypeError as error:
-        raise ConfigError(key, f"{name!r}, called as {call}: {error}") from None
+        raise ConfigError("model", f"{name!r}, called as {call}: {error}") from None
 
     def make(input_shape: tuple[int, ...], classes: int, **given: Any) -> nn.Module:
         try:
             return factory(*(input_shape, classes)[: len(supplied)], **given)  # type: ignore[no-any-return]
         except Exception as error:
-            raise ConfigError(key, f"{name!r}, called as {call}, failed: {describe_exception(error)}") from error
+            raise ConfigError("model", f"{name!r}, called as {call}, failed: {describe_exception(error)}") from error
 
     return Choice(name, make, arguments)
 
 
-def _split(spec: Spec, key: str) -> tuple[str, dict[str, Any]]:
+def _split(spec: Spec) -> tuple[str, dict[str, Any]]:
     if isinstance(spec, str):
         return spec, {}
     name, arguments = next(iter(spec.items()))
     if len(spec) != 1 or not isinstance(arguments, Mapping):
-        raise ConfigError(key, f'{dict(spec)!r} given; write {{ "{name}" = {{ argument = … }} }}')
+        raise ConfigError("model", f'{dict(spec)!r} given; write {{ "{name}" = {{ argument = … }} }}')
     return str(name), dict(arguments)
 
 

@@ -52,7 +52,7 @@ def image_channels(model: str, input_shape: tuple[int, ...]) -> int:
     """The number of channels of images `(channels, height, width)`; inputs of any other shape are rejected."""
     if len(input_shape) != 3:
         raise ConfigError(
-            "problem.model",
+            "model",
             f"{model!r} takes images (channels, height, width), but an input here has shape {tuple(input_shape)}; "
             "use 'linear' or 'mlp'",
         )

@@ -7,8 +7,9 @@ ring(hops=2) of 10 clients, 20 edges, metropolis weights, λ = 0.6472, gap = 0.3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from depositum.errors import NetworkError
+from depositum.errors import NetworkError, renamed_keys
 from depositum.networks.communication_network import Network
 from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
@@ -40,12 +41,13 @@ __all__ = [
 
 
 def build(topology: Topology, mixing: Mixing, n: int, base: Path | None = None, drop: float = 0.0) -> Network:
-    """The network of a configuration: `network.topology`, `network.mixing`, the number of clients and `network.drop`.
+    """The network of a configuration: its topology, mixing matrix, number of clients and dropped links.
 
     Paths are relative to `base`, the configuration's folder. `drop` is the probability that a link is absent in a
     communication phase.
     """
-    dropped = DroppedLinks(drop)
+    with renamed_keys(lambda _: "drop"):
+        dropped = DroppedLinks(drop)
     name, graph = topology_graph(topology, n, base)
     one_peer: OnePeerExponential | None = graph.graph.pop("one_peer", None)
     if one_peer is None:
@@ -69,64 +71,75 @@ def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: flo
 
 def _check_pairwise(mixing: Mixing, topology: str) -> None:
     """Reject rules other than Metropolis, which averages the ends of a single link, as partners of a phase do."""
-    if isinstance(mixing, str | Mapping) and MIXINGS.parse(mixing, "network.mixing").name == "metropolis":
+    if isinstance(mixing, str | Mapping) and MIXINGS.parse(mixing, "mixing").name == "metropolis":
         return
     given = repr(mixing) if isinstance(mixing, str | Mapping | Path) else "a matrix"
     raise NetworkError(
-        "network.mixing", f"{given} given, but partners in {topology!r} average their values; leave it at 'metropolis'"
+        "mixing", f"{given} given, but partners in {topology!r} average their values; leave it at 'metropolis'"
     )
 
 
 def ring(n: int, hops: int = 1, mixing: Mixing = "metropolis") -> Network:
     """Each client is linked to those within `hops` steps on a circle: 2·hops neighbours."""
-    return network({"ring": {"hops": hops}}, n, mixing)
+    return _named("ring", n, mixing, hops=hops)
 
 
 def complete(n: int, mixing: Mixing = "metropolis") -> Network:
     """Every client is linked to every other; λ is 0."""
-    return network("complete", n, mixing)
+    return _named("complete", n, mixing)
 
 
 def star(n: int, mixing: Mixing = "metropolis") -> Network:
     """Client 0 is linked to all others."""
-    return network("star", n, mixing)
+    return _named("star", n, mixing)
 
 
 def path(n: int, mixing: Mixing = "metropolis") -> Network:
     """A line: each client is linked to the previous and the next."""
-    return network("path", n, mixing)
+    return _named("path", n, mixing)
 
 
 def grid(n: int, rows: int | None = None, cols: int | None = None, mixing: Mixing = "metropolis") -> Network:
     """A lattice of rows × cols = n clients, by default the most square one."""
-    return network({"grid": {"rows": rows, "cols": cols}}, n, mixing)
+    return _named("grid", n, mixing, rows=rows, cols=cols)
 
 
 def torus(n: int, rows: int | None = None, cols: int | None = None, mixing: Mixing = "metropolis") -> Network:
     """A grid whose opposite sides are joined."""
-    return network({"torus": {"rows": rows, "cols": cols}}, n, mixing)
+    return _named("torus", n, mixing, rows=rows, cols=cols)
 
 
 def hypercube(n: int, mixing: Mixing = "metropolis") -> Network:
     """Clients are linked if their numbers differ in one binary digit; n is a power of two."""
-    return network("hypercube", n, mixing)
+    return _named("hypercube", n, mixing)
 
 
 def exponential(n: int, mixing: Mixing = "metropolis") -> Network:
     """Client i is linked to i ± 1, 2, 4, 8, … (mod n)."""
-    return network("exponential", n, mixing)
+    return _named("exponential", n, mixing)
 
 
 def one_peer_exponential(n: int) -> Network:
     """One partner per client and phase, i XOR 2^(k mod log2 n) in phase k; n is a power of two."""
-    return network("one-peer-exponential", n)
+    return _named("one-peer-exponential", n)
 
 
 def erdos_renyi(n: int, p: float | None = None, seed: int = 0, mixing: Mixing = "metropolis") -> Network:
     """Each pair is linked with probability `p` (default 2 ln(n) / n); the first connected graph drawn from `seed`."""
-    return network({"erdos-renyi": {"p": p, "seed": seed}}, n, mixing)
+    return _named("erdos-renyi", n, mixing, p=p, seed=seed)
 
 
 def geometric(n: int, radius: float | None = None, seed: int = 0, mixing: Mixing = "metropolis") -> Network:
     """Random points in the unit square, linked if at most `radius` apart; the first connected graph from `seed`."""
-    return network({"geometric": {"radius": radius, "seed": seed}}, n, mixing)
+    return _named("geometric", n, mixing, radius=radius, seed=seed)
+
+
+def _named(topology: str, n: int, mixing: Mixing = "metropolis", **arguments: Any) -> Network:
+    """A network of a registered topology, whose arguments are those of the function that the user called."""
+
+    def argument(key: str) -> str:
+        # A graph that does not exist for the number of clients is a matter of n.
+        return "n" if key in ("topology", f"topology.{topology}") else key.removeprefix(f"topology.{topology}.")
+
+    with renamed_keys(argument):
+        return network({topology: arguments}, n, mixing)

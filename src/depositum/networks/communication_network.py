@@ -72,9 +72,9 @@ class Network:
         """
         clients = as_client_graph(graph)
         if len(clients) == 0:
-            raise NetworkError("network.topology", f"{name!r} has no clients; a network needs 1 or more")
+            raise NetworkError("topology", f"{name!r} has no clients; a network needs 1 or more")
         # Connectedness first: it concerns the graph alone, and is the likelier mistake.
-        _check_connected(adjacency(clients), "network.topology", repr(name))
+        _check_connected(adjacency(clients), "topology", repr(name))
         rule, W = mixing_matrix(mixing, clients, base)
         return cls(clients, _to_csr(W), name, rule)
 
@@ -85,7 +85,7 @@ class Network:
         i, j, weights = stored_entries(matrix)
         linked = (i != j) & ~(np.abs(weights) <= ROUNDING)
         graph = graph_from_pairs(matrix.shape[0], np.sort(np.stack([i, j], axis=1)[linked], axis=1))
-        _check_connected(adjacency(graph), "network.mixing", "the graph of the matrix")
+        _check_connected(adjacency(graph), "mixing", "the graph of the matrix")
         return cls(graph, matrix, name)
 
     def __post_init__(self) -> None:
@@ -93,12 +93,12 @@ class Network:
         n = len(graph)
         matrix = _to_csr(self.weights)
         if matrix.shape[0] != n:
-            raise NetworkError("network.mixing", f"a matrix of shape {matrix.shape} given; {n} clients need ({n}, {n})")
+            raise NetworkError("mixing", f"a matrix of shape {matrix.shape} given; {n} clients need ({n}, {n})")
         links = adjacency(graph)
         _check_finite(matrix)
         _check_symmetric_and_stochastic(matrix)
         _check_support(matrix, links, self.name)
-        _check_connected(links, "network.topology", repr(self.name))
+        _check_connected(links, "topology", repr(self.name))
         matrix.data[np.abs(matrix.data) <= ROUNDING] = 0.0
         weights = with_diagonal(n, *stored_entries(_to_csr((matrix + matrix.T) / 2)))
         for array in (weights.data, weights.indices, weights.indptr):
@@ -210,7 +210,7 @@ class Network:
 def _to_csr(W: Any) -> Sparse:
     """A sparse copy of a square matrix, dense or sparse: indices sorted, no duplicates, no stored zeros."""
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
-        raise NetworkError("network.mixing", f"a matrix of shape {W.shape} given; W must be square, one row per client")
+        raise NetworkError("mixing", f"a matrix of shape {W.shape} given; W must be square, one row per client")
     copy: Sparse = sparse.csr_array(W, dtype=np.float64, copy=True)
     copy.sum_duplicates()
     copy.eliminate_zeros()
@@ -220,7 +220,7 @@ def _to_csr(W: Any) -> Sparse:
 def _check_finite(W: Sparse) -> None:
     if (bad := _first_nonzero(_indicator(W, ~np.isfinite(W.data)))) is not None:
         i, j = bad
-        raise NetworkError("network.mixing", f"w[{i}, {j}] = {W[i, j]} is not finite; weights must be numbers ≥ 0")
+        raise NetworkError("mixing", f"w[{i}, {j}] = {W[i, j]} is not finite; weights must be numbers ≥ 0")
 
 
 def _check_symmetric_and_stochastic(W: Sparse) -> None:
@@ -229,7 +229,7 @@ def _check_symmetric_and_stochastic(W: Sparse) -> None:
     if (bad := _first_nonzero(_indicator(difference, np.abs(difference.data) > ROUNDING))) is not None:
         i, j = bad
         raise NetworkError(
-            "network.mixing",
+            "mixing",
             f"the matrix is not symmetric: w[{i}, {j}] = {W[i, j]!s} but w[{j}, {i}] = {W[j, i]!s}; "
             "both clients must give the link the same weight",
         )
@@ -237,7 +237,7 @@ def _check_symmetric_and_stochastic(W: Sparse) -> None:
     if (errors := np.abs(sums - 1)).max() > ROUNDING:
         i = np.flatnonzero(errors > ROUNDING)[0]
         raise NetworkError(
-            "network.mixing",
+            "mixing",
             f"row {i} sums to {sums[i]!s} instead of 1; give the weights in full float64 precision, "
             f"with w[{i}, {i}] = 1 - the sum of the other weights in the row",
         )
@@ -258,9 +258,9 @@ def _check_support(W: Sparse, links: Sparse, name: str) -> None:
     else:
         problem = (
             f"{weight} given, but clients {i} and {j} are not linked in {name!r}; "
-            "add the edge to network.topology, or set the weight to 0"
+            "add the edge to the topology, or set the weight to 0"
         )
-    raise NetworkError("network.mixing", problem)
+    raise NetworkError("mixing", problem)
 
 
 def _check_connected(links: Sparse, key: str, what: str) -> None:

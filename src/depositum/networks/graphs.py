@@ -42,7 +42,7 @@ def ring(n: int, hops: int = 1) -> Graph:
     [1, 2, 8, 9]
     """
     if hops < 1:
-        raise NetworkError("network.topology.ring.hops", f"{hops} given; it must be 1 or more")
+        raise NetworkError("hops", f"{hops} given; it must be 1 or more")
     # Steps beyond half the circle repeat shorter ones, and a step of n would be a self-loop.
     circle: Graph = nx.circulant_graph(n, list(range(1, min(hops, n // 2) + 1)))
     return circle
@@ -94,7 +94,7 @@ def hypercube(n: int) -> Graph:
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise NetworkError(
-            "network.topology",
+            "topology",
             f"'hypercube' of {n} clients given; it needs a power of two, such as {below} or {2 * below}; "
             "'exponential' takes any number",
         )
@@ -132,7 +132,7 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0) -> Graph:
     """
     probability = min(1.0, 2 * math.log(n) / n) if p is None else p
     if not 0 <= probability <= 1:
-        raise NetworkError("network.topology.erdos-renyi.p", f"{p} given; a probability must be in [0, 1]")
+        raise NetworkError("p", f"{p} given; a probability must be in [0, 1]")
     generator = numpy_generator(seed, purpose="erdos-renyi")
 
     def draw() -> Graph:
@@ -150,7 +150,7 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
     """
     reach = math.sqrt(2 * math.log(n) / (math.pi * n)) if radius is None else radius
     if not reach >= 0:
-        raise NetworkError("network.topology.geometric.radius", f"{radius} given; a distance must be ≥ 0")
+        raise NetworkError("radius", f"{radius} given; a distance must be ≥ 0")
     generator = numpy_generator(seed, purpose="geometric")
 
     def draw() -> Graph:
@@ -182,7 +182,7 @@ def as_client_graph(graph: Graph) -> Graph:
         for a, b in graph.edges():
             if not graph.has_edge(b, a):
                 raise NetworkError(
-                    "network.topology",
+                    "topology",
                     f"a directed graph with an edge from {a!r} to {b!r} but none back given; links must go both ways: "
                     "add the reverse edge, or use graph.to_undirected()",
                 )
@@ -240,14 +240,14 @@ def _lattice_sides(topology: str, n: int, rows: int | None, cols: int | None) ->
         if side is not None and (side < 1 or n % side):
             divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
             raise NetworkError(
-                f"network.topology.{topology}.{name}",
+                name,
                 f"{side} given, which does not divide {n} clients; it can be one of {divisors}",
             )
     rows = rows if rows is not None else n // (cols or 1)
     cols = cols if cols is not None else n // rows
     if rows * cols != n:
         raise NetworkError(
-            f"network.topology.{topology}",
+            f"topology.{topology}",
             f"{rows} rows × {cols} cols given, which is {rows * cols} clients instead of {n}; leave one of them out",
         )
     return rows, cols
@@ -260,7 +260,7 @@ def _first_connected(draw: Callable[[], Graph], what: str, parameter: str) -> Gr
         if nx.is_connected(graph):
             return graph
     raise NetworkError(
-        "network.topology",
+        "topology",
         f"{what}: none of {MAX_DRAWS} graphs drawn is connected, the last has {nx.number_connected_components(graph)} "
         f"components; raise {parameter} or leave it out",
     )

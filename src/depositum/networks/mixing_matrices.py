@@ -69,7 +69,7 @@ def uniform(graph: Graph) -> Sparse:
         a = int(np.flatnonzero(np.bincount(i, minlength=n) < n - 1)[0])
         b = min(set(range(n)) - {a, *j[i == a].tolist()})
         raise NetworkError(
-            "network.mixing",
+            "mixing",
             f"'uniform' given, but clients {a} and {b} are not linked; it needs the topology 'complete'; "
             "'metropolis' works on any graph",
         )

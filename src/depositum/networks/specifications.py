@@ -29,14 +29,14 @@ def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tupl
     if isinstance(topology, nx.Graph):
         graph = as_client_graph(topology)
         if len(graph) != n:
-            raise NetworkError("network.topology", f"a graph of {len(graph)} nodes given for {n} clients")
+            raise NetworkError("topology", f"a graph of {len(graph)} nodes given for {n} clients")
         return "graph", graph
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise NetworkError("network.topology", f"a network of {n!r} clients requested; it must have 1 client or more")
+        raise NetworkError("n", f"a network of {n!r} clients requested; it must have 1 client or more")
     if (file := _file(topology, TOPOLOGIES, base)) is not None:
         return file.name, read_edges(file, n)
     assert not isinstance(topology, Path)
-    choice = TOPOLOGIES.parse(topology, "network.topology")
+    choice = TOPOLOGIES.parse(topology, "topology")
     default = {name: parameter.default for name, parameter in TOPOLOGIES.parameters(choice.name).items()}
     chosen = ", ".join(f"{name}={value}" for name, value in choice.arguments.items() if value != default[name])
     # Nothing else refers to the graph: freezing it avoids a copy.
@@ -48,7 +48,7 @@ def mixing_matrix(mixing: Mixing, graph: Graph, base: Path | None = None) -> tup
     if isinstance(mixing, str | Path) and (file := _file(mixing, MIXINGS, base)) is not None:
         return file.name, read_matrix(file)
     if isinstance(mixing, str | Mapping):
-        choice = MIXINGS.parse(mixing, "network.mixing")
+        choice = MIXINGS.parse(mixing, "mixing")
         return choice.name, choice.make(graph)
     return "matrix", real_matrix(mixing, "the given matrix")
 
@@ -59,17 +59,17 @@ def real_matrix(values: Any, what: str) -> Matrix | Sparse:
         array: Any = values if sparse.issparse(values) else np.asarray(values)
     except (ValueError, TypeError, RuntimeError):
         raise NetworkError(
-            "network.mixing", f"{what} cannot be read as a matrix; it needs rows of equal length, all real numbers"
+            "mixing", f"{what} cannot be read as a matrix; it needs rows of equal length, all real numbers"
         ) from None
     if array.dtype.kind not in "biuf":
-        raise NetworkError("network.mixing", f"{what} contains {array.dtype} values; weights must be real numbers")
+        raise NetworkError("mixing", f"{what} contains {array.dtype} values; weights must be real numbers")
     copy: Matrix | Sparse = array.astype(np.float64)
     return copy
 
 
 def read_edges(file: Path, n: int) -> Graph:
     """The graph of an edge-list file: one edge `i j` per line, clients numbered from 0, comments after `#`."""
-    key = "network.topology"
+    key = "topology"
     graph = nx.empty_graph(n)
     for line, fields in _fields(file, key):
         try:
@@ -96,7 +96,7 @@ def read_edges(file: Path, n: int) -> Graph:
 
 def read_matrix(file: Path) -> Matrix | Sparse:
     """The matrix in a `.npy` file, or in a text file with one row per line and comments after `#`."""
-    key = "network.mixing"
+    key = "mixing"
     if file.suffix == ".npy":
         try:
             loaded = np.load(file, allow_pickle=False)
@@ -146,7 +146,7 @@ def _excerpt(fields: list[str]) -> str:
 
 
 def _missing(file: Path, key: str) -> NetworkError:
-    names = TOPOLOGIES if key == "network.topology" else MIXINGS
+    names = TOPOLOGIES if key == "topology" else MIXINGS
     return NetworkError(
         key, f"{file} does not exist; give a file or one of {', '.join(names)}{nearest(file.stem, names)}"
     )

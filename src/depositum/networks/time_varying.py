@@ -35,7 +35,7 @@ class DroppedLinks:
     def __post_init__(self) -> None:
         number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
         if not (number and 0 <= self.p < 1):
-            raise NetworkError("network.drop", f"{self.p!r} given; the probability of a dropped link is in [0, 1)")
+            raise NetworkError("p", f"{self.p!r} given; the probability of a dropped link is in [0, 1)")
 
     def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether the links between clients i and j exist in a phase: bool, of the broadcast shape of the arguments.
@@ -73,7 +73,7 @@ class OnePeerExponential:
         if self.n < 1 or self.n & (self.n - 1):
             below = 1 << max(self.n.bit_length() - 1, 0)
             raise NetworkError(
-                "network.topology",
+                "topology",
                 f"'one-peer-exponential' of {self.n} clients given; it needs a power of two, such as {below} or "
                 f"{2 * below}; 'exponential' takes any number",
             )

@@ -15,10 +15,10 @@ def check_loss(loss: Loss, outputs: object, targets: Tensor, count: int) -> None
     if loss.check:
         if not isinstance(outputs, Tensor):
             returned = f"returned a {type(outputs).__name__}, but {loss.name!r} takes one tensor"
-            raise ConfigError("problem.model", f"{returned}; wrap it in a module that returns only that tensor")
+            raise ConfigError("model", f"{returned}; wrap it in a module that returns only that tensor")
         loss.check(outputs, targets)
     what = f"{loss.name!r} fails on outputs {describe(outputs)} and targets {describe(targets[:count])}"
-    with attribute_errors("problem.loss", what), warnings.catch_warnings():
+    with attribute_errors("loss", what), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using a target size")  # torch warns of what the next check rejects
         losses = loss.per_sample(outputs, targets[:count])  # type: ignore[arg-type]
     _check_not_broadcast(losses, outputs, targets[:count])
@@ -30,7 +30,7 @@ def check_per_sample(losses: Tensor, count: int) -> None:
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if shape != (count,):
         raise ConfigError(
-            "problem.loss",
+            "loss",
             f"returned shape {shape} for {count} samples; it must return one value per sample, "
             f"shape ({count},): use reduction='none'",
         )
@@ -43,7 +43,7 @@ def _check_not_broadcast(losses: object, outputs: object, targets: Tensor) -> No
     n = len(targets)
     if {outputs.shape, targets.shape} == {(n,), (n, 1)} and losses.shape == (n, n):
         raise ConfigError(
-            "problem.loss",
+            "loss",
             f"outputs have shape {list(outputs.shape)} and targets {list(targets.shape)}, so that every output would "
             f"be compared with every target; give targets of shape {'[N, 1]' if outputs.dim() == 2 else '[N]'}",
         )

@@ -107,11 +107,9 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str):
-        return LOSSES.parse(loss, "problem.loss").make()
+        return LOSSES.parse(loss, "loss").make()
     if not callable(loss):
-        raise ConfigError(
-            "problem.loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)"
-        )
+        raise ConfigError("loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)")
     name = getattr(loss, "__name__", type(loss).__name__)
     reduction = _reduction(loss)
     per_sample = loss if reduction is None else _Unreduced(loss, reduction)
@@ -166,7 +164,7 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
     """Reject labels for which the model has no output; on a GPU they would terminate the process."""
     if targets.is_floating_point() and targets.shape[1:] != outputs.shape[1:]:
         raise ConfigError(
-            "problem.loss",
+            "loss",
             "cross-entropy needs labels that are integers (or a probability for each output), but the targets are "
             "real numbers",
         )
@@ -180,9 +178,9 @@ def _check_labels(outputs: Tensor, targets: Tensor, ignored: int | None = None) 
         label = int(targets[bad].flatten()[0])
         if outputs.dim() == 3 and targets.shape == outputs.shape[:2]:
             problem = "'cross-entropy' given, but outputs are scores of every token of a text; use 'tokens'"
-            raise ConfigError("problem.loss", problem)
+            raise ConfigError("loss", problem)
         raise ConfigError(
-            "problem.model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
+            "model", f"it has {classes} outputs, but there is a label {label}; labels are 0 … {classes - 1}"
         )
 
 
@@ -190,9 +188,9 @@ def _check_binary(outputs: Tensor, targets: Tensor) -> None:
     bad = (targets != 0) & (targets != 1)
     if bad.any():
         label = targets[bad].flatten()[0].item()
-        raise ConfigError("problem.loss", f"'logistic' needs labels 0 and 1, but there is a label {label:g}")
+        raise ConfigError("loss", f"'logistic' needs labels 0 and 1, but there is a label {label:g}")
     if (each := prod(outputs.shape[1:])) != 1:
-        raise ConfigError("problem.model", f"it has {each} outputs, but the loss 'logistic' needs one")
+        raise ConfigError("model", f"it has {each} outputs, but the loss 'logistic' needs one")
 
 
 def _check_values(outputs: Tensor, targets: Tensor) -> None:
@@ -205,4 +203,4 @@ def _check_values(outputs: Tensor, targets: Tensor) -> None:
         problem = f"targets that are not whole numbers mean regression, but {counts}; class labels must be integers"
     else:
         problem = f"'mse' compares outputs with targets, but {counts}; use 'cross-entropy' for class labels"
-    raise ConfigError("problem.loss", problem)
+    raise ConfigError("loss", problem)

@@ -330,10 +330,10 @@ class Oracle:
         if size == "full":
             if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.problem.model.modules()):
                 raise ConfigError(
-                    "run.batch_size", "'full' given, but the model has batch norm, whose statistics need mini-batches"
+                    "batch_size", "'full' given, but the model has batch norm, whose statistics need mini-batches"
                 )
         elif not isinstance(size, int | np.integer) or size < 1:
-            raise ConfigError("run.batch_size", f"{size!r} given; it must be a whole number ≥ 1, or 'full'")
+            raise ConfigError("batch_size", f"{size!r} given; it must be a whole number ≥ 1, or 'full'")
 
     def _on_device(self, samples: Samples) -> tuple[Tensor | Streamed, Tensor]:
         targets = samples_on_device(samples.targets, self.device, self.dtype, may_stream=False)

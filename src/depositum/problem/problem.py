@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from depositum.data import Samples
-from depositum.errors import ConfigError, RegularizerError, listing, nearest
+from depositum.errors import ConfigError, listing, nearest, renamed_keys
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.model_copy import copy_to_device
@@ -79,22 +79,20 @@ class Problem:
     def __post_init__(self) -> None:
         for beta in (self.beta, *self.betas):
             if not (isfinite(beta) and beta >= 0):
-                raise ConfigError("problem.beta", f"{beta!r} given; it must be a number ≥ 0")
+                raise ConfigError("beta", f"{beta!r} given; it must be a number ≥ 0")
         choices = get_args(Weighting)
         for weighting in (self.weighting, *self.weightings):
             if weighting not in choices:
                 allowed = f"{listing(choices)}{nearest(str(weighting), choices)}"
-                raise ConfigError("problem.weighting", f"{weighting!r} given; it can be {allowed}")
+                raise ConfigError("weighting", f"{weighting!r} given; it can be {allowed}")
         if len({len(trial.parts) for trial in self.trials}) != 1:
-            raise ConfigError("problem.clients", "every trial must have the same number of clients, and at least one")
+            raise ConfigError("clients", "every trial must have the same number of clients, and at least one")
         if any(len(part) == 0 for trial in self.trials for part in trial.parts):
-            raise ConfigError("problem.clients", "a client has no samples; every client needs at least one")
+            raise ConfigError("clients", "a client has no samples; every client needs at least one")
         if not self.layout.size:
-            raise ConfigError("problem.model", "the model has no trainable parameters")
-        try:
+            raise ConfigError("model", "the model has no trainable parameters")
+        with renamed_keys(lambda key: key if key == "regularizer" else f"regularizer.{key}"):
             bound = self.regularizer.bind(self.layout) if any(self.betas) else Zero()
-        except RegularizerError as error:
-            raise RegularizerError(f"problem.regularizer.{error.key}", error.problem) from None
         object.__setattr__(self, "regularizer", bound)
 
     @property

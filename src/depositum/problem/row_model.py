@@ -148,7 +148,7 @@ class RowModel:
         # Two sizes, to detect a loss averaged over samples even if there are as many outputs as samples.
         for count in {min(size, len(targets)) for size in (2, 3)}:
             with torch.no_grad():
-                with attribute_errors("problem.model", f"fails on {describe(inputs[:count])}"):
+                with attribute_errors("model", f"fails on {describe(inputs[:count])}"):
                     outputs = self._forward(self.layout.views(row), row_buffers, inputs[:count])
                 check_loss(self.loss, outputs, targets, count)
 
@@ -169,7 +169,7 @@ class RowModel:
         inputs, targets = batch
         weights = torch.ones(1, len(inputs), dtype=x.dtype, device=x.device)
         what = f"fails in training on {describe(inputs)}"
-        with TorchGenerators(self.device) as generators, attribute_errors("problem.model", what):
+        with TorchGenerators(self.device) as generators, attribute_errors("model", what):
             self.gradients(x, inputs, targets, weights, buffers, train=True, shared=True)
             self.is_random = generators.were_used()
         if backend in ("loop", "channels-last"):
@@ -185,7 +185,7 @@ class RowModel:
             except (RuntimeError, ValueError) as error:
                 if backend == "vmap":
                     problem = f"'vmap' given, but the model needs 'loop': {describe_exception(error)}"
-                    raise ConfigError("run.backend", problem) from error
+                    raise ConfigError("backend", problem) from error
         self.backend = candidates[-1] if self.is_random else candidates[0]
         if backend == "auto" and self.device.type == "cpu" and len(candidates) > 1 and arguments is not None:
             # A single row leaves nothing to batch.

@@ -24,7 +24,7 @@ class Streamed:
     def __init__(self, samples: Tensor, device: torch.device) -> None:
         if importlib.util.find_spec("triton") is None:
             raise ConfigError(
-                "run.device",
+                "device",
                 f"the samples take {samples.nbytes / 2**30:.1f} GiB, too much for {device}, and reading them from "
                 "host memory needs Triton, which is not installed; use 'cpu'",
             )

@@ -8,7 +8,7 @@ of parameters.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from depositum.errors import ConfigError, RegularizerError, listing, nearest
+from depositum.errors import ConfigError, RegularizerError, listing, nearest, renamed_keys
 from depositum.registry import Registry, Spec
 from depositum.regularizers.groups import Group, Groups
 from depositum.regularizers.indicators import Box, L1Ball, L2Ball, Nonnegative, Simplex
@@ -66,7 +66,7 @@ for _name, _class in _NAMES.items():
 _OPTIONS = ("on", "scale")
 
 
-def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regularizer") -> Regularizer:
+def build(spec: Spec | Sequence[Spec] | Regularizer) -> Regularizer:
     """Build the regularizer that the user specified; an instance is returned as it is.
 
     >>> build({"mcp": {"theta": 3.0}})
@@ -75,21 +75,24 @@ def build(spec: Spec | Sequence[Spec] | Regularizer, key: str = "problem.regular
     True
     >>> build({"mcp": {"theta": -3.0}})
     Traceback (most recent call last):
-    depositum.errors.RegularizerError: problem.regularizer.mcp.theta: -3.0 given; MCP needs a finite theta > 0
+    depositum.errors.RegularizerError: regularizer.mcp.theta: -3.0 given; MCP needs a finite theta > 0
     """
     if isinstance(spec, Regularizer):
         return spec
     if isinstance(spec, str | Mapping):
-        return _build_one(spec, key)
+        return _build_one(spec, "regularizer")
     if not isinstance(spec, Sequence) or not spec:
-        raise ConfigError(key, f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a list of tables")
-    parts = [_build_one(part, f"{key}[{i}]") for i, part in enumerate(spec)]
+        raise ConfigError(
+            "regularizer", f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a list of tables"
+        )
+    parts = [_build_one(part, f"regularizer[{i}]") for i, part in enumerate(spec)]
     if len(parts) == 1:
         return parts[0]
     for i, part in enumerate(parts):
         if not (isinstance(part, Group) and part.patterns is not None):
             raise RegularizerError(
-                f"{key}[{i}].on", 'missing; each regularizer of a list needs the parameters it acts on: add on = "…"'
+                f"regularizer[{i}].on",
+                'missing; each regularizer of a list needs the parameters it acts on: add on = "…"',
             )
     return Groups(parts)
 
@@ -120,17 +123,11 @@ def _build_one(spec: Spec, key: str) -> Regularizer:
         options = {k: spec[k] for k in _OPTIONS if k in spec}
         spec = {k: v for k, v in spec.items() if k not in options}
         _check_options(spec, options, key)
-    choice = REGULARIZERS.parse(spec, key)
-    try:
-        h = choice.make()
-    except RegularizerError as error:
-        raise RegularizerError(f"{key}.{choice.name}.{error.key}", error.problem) from None
+    h = REGULARIZERS.parse(spec, key).make()
     if not options:
         return h
-    try:
+    with renamed_keys(lambda option: f"{key}.{option}"):
         return Group(h, options.get("on"), options.get("scale", 1.0))
-    except RegularizerError as error:
-        raise RegularizerError(f"{key}.{error.key}", error.problem) from None
 
 
 def _check_options(named: Mapping[str, Any], options: Mapping[str, Any], key: str) -> None:

@@ -19,6 +19,7 @@ from depositum.metrics import History
 from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
+from depositum.runs.config_keys import config_keys
 from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
@@ -28,6 +29,7 @@ from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.writing import RankLog, RankWriter
 
 
+@config_keys()
 def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, ResolvedConfig]:
     """Join the other processes, and agree with them on the configuration."""
     launch = Launch.from_environment()
@@ -46,6 +48,7 @@ def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, R
     return communicator, spec
 
 
+@config_keys()
 def execute_distributed(
     spec: ResolvedConfig,
     communicator: Communicator,

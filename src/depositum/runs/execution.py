@@ -23,6 +23,7 @@ from depositum.metrics import SINGLE_PROCESS, History
 from depositum.problem import Problem
 from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
+from depositum.runs.config_keys import config_keys
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
 from depositum.runs.problems import build_problem, engine_of
@@ -79,6 +80,7 @@ def execute(
     return execute_all([spec], [out], callbacks=callbacks, say=say, on_loop=on_loop, keep_end=keep_end)[0]
 
 
+@config_keys()
 def execute_all(
     specs: Sequence[ResolvedConfig],
     folders: Sequence[Path],

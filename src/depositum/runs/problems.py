@@ -1,5 +1,6 @@
 """From resolved configurations to a problem and its engine: data loaded and partitioned, an initial model per seed."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from depositum.engines.distributed import Communicator, Placement, absent_part, 
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
+from depositum.runs.config_keys import config_keys
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.user_extensions import try_method, try_regularizer, user_defined_regularizers
 
@@ -26,6 +28,7 @@ Facts = list[list[dict[str, Any]]]
 DOWNLOAD_PATIENCE = 7200.0
 
 
+@config_keys()
 def build_engine(
     specs: Sequence[ResolvedConfig], backend: str = "auto", communicator: Communicator | None = None
 ) -> Engine:
@@ -42,6 +45,7 @@ def build_engine(
     return engine_of(specs, problem, backend, communicator)
 
 
+@config_keys()
 def engine_of(
     specs: Sequence[ResolvedConfig],
     problem: Problem,
@@ -72,6 +76,7 @@ def engine_of(
     return engine
 
 
+@config_keys()
 def build_problem(specs: Sequence[ResolvedConfig]) -> Problem:
     """The problem of a configuration, one trial per seed; or of several that differ in β, partition, weighting, seeds.
 
@@ -96,6 +101,7 @@ def build_problem(specs: Sequence[ResolvedConfig]) -> Problem:
     return replace(problem, trials=tuple(trials), regularizer=first.regularizer)
 
 
+@config_keys()
 def load_data(spec: ResolvedConfig) -> Dataset:
     """The dataset of a configuration; with a holdout, a part of the training samples replaces the test data."""
     section, base = spec.config.problem, spec.base
@@ -105,7 +111,11 @@ def load_data(spec: ResolvedConfig) -> Dataset:
         if isinstance(section.dataset, str) and section.dataset not in data.DATASETS:
             data.check_labels(section.dataset, data.observed_labels(dataset))
         if spec.client_files is not None:
-            data.warn_about_unused_file(base / spec.client_files, section.clients)
+            unused = data.unused_file(base / spec.client_files, section.clients)
+            if unused is not None:
+                warnings.warn(
+                    f"{unused} is not used: problem.clients is {section.clients}", RuntimeWarning, stacklevel=2
+                )
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
     if not section.holdout:
@@ -116,6 +126,7 @@ def load_data(spec: ResolvedConfig) -> Dataset:
         raise DataError(f"problem.holdout: {error}") from None
 
 
+@config_keys()
 def partition(spec: ResolvedConfig, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:
     """Each client's training samples in a run with this seed, and the test samples it is evaluated on (None: all)."""
     section = spec.config.problem
@@ -186,6 +197,7 @@ def _prepared(model: nn.Module, samples: Samples) -> Samples:
 # One process among many
 
 
+@config_keys()
 def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Problem:
     """The problem with the samples of this process's clients alone; a collective call."""
     section = spec.config.problem

@@ -26,6 +26,7 @@ from depositum.problem.precision import resolve as resolve_precision
 from depositum.registry import Registry
 from depositum.regularizers import Regularizer
 from depositum.runs.config import Config, Named
+from depositum.runs.config_keys import config_keys
 
 #: The clients that a process among many holds, given how many there are.
 Held = Callable[[int], range]
@@ -100,11 +101,13 @@ def with_default_arguments(table: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+@config_keys("algorithm")
 def build_method(config: Config) -> Algorithm:
     """The method of a configuration."""
     return algorithm(config.algorithm.name, **(config.algorithm.model_extra or {}))
 
 
+@config_keys()
 def resolve(config: Config, base: Path | None = None, held: Held | None = None) -> ResolvedConfig:
     """Check whatever can be checked before data is loaded, and build what does not need data.
 
@@ -116,10 +119,10 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     _check_data(config, base, held)
     if problem.partition is not None:
         data.PARTITIONS.parse(problem.partition, "problem.partition")
-    models.check(problem.model, "problem.model", base)
+    models.check(problem.model, base)
     _check_text(config, base)
     method = build_method(config)
-    regularizer = regularizers.build(problem.regularizer, key="problem.regularizer")
+    regularizer = regularizers.build(problem.regularizer)
     prox_modulus = problem.beta * regularizer.rho
     composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
     method.check(run.period, composite=composite, prox_modulus=prox_modulus)
@@ -184,7 +187,7 @@ def _check_data(config: Config, base: Path, held: Held | None) -> None:
             files = [data.for_one_file(problem.dataset, name) for name in names]
     try:
         for file in files:
-            data.check(file, "problem.dataset", base, problem.clients)
+            data.check(file, base, problem.clients)
     except DataError as error:
         raise DataError(f"problem.dataset: {error}") from None
 
@@ -214,7 +217,8 @@ def _check_text(config: Config, base: Path) -> None:
 
 def _check_metrics(config: Config, prox_modulus: float) -> None:
     metrics = config.metrics
-    metrics.settings().check(config.run.evaluations())
+    with config_keys("metrics"):
+        metrics.settings().check(config.run.evaluations())
     if metrics.alpha is not None and metrics.alpha * prox_modulus >= 1:
         raise ConfigError(
             "metrics.alpha", f"{metrics.alpha:g} given; G^α needs αβρ < 1, so it must be below {1 / prox_modulus:g}"

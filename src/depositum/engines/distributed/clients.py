@@ -29,14 +29,14 @@ class Placement:
     def __post_init__(self) -> None:
         if self.size > self.n:
             raise ConfigError(
-                "problem.clients",
+                "clients",
                 f"{self.n} given, but there are {self.size} processes, and each holds at least one client; use "
                 f"--nproc-per-node × --nnodes = {self.n}",
             )
         if self.n % self.size:
             fitting = [str(k) for k in range(1, self.n + 1) if self.n % k == 0]
             raise ConfigError(
-                "problem.clients",
+                "clients",
                 f"{self.n} given, which {self.size} processes cannot share equally; use --nproc-per-node × --nnodes "
                 f"= {', '.join(fitting)}, or a multiple of {self.size} clients",
             )

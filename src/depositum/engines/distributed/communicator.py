@@ -119,18 +119,17 @@ class Communicator(ABC):
             yield
         except Exception as found:
             error = found
-        reason = "" if error is None else " ".join(str(error).split()) or type(error).__name__
         try:
-            reasons = self.exchange_values(reason, what, patience)
+            reasons = self.exchange_values(_reason(error), what, patience)
         except PeerLost:
             if error is not None:
                 raise error from None
             raise
         if error is not None:
             raise error
-        for rank, text in enumerate(reasons):
-            if text:
-                raise GroupError(f"{self.names[rank]} stopped: {text}")
+        for rank, reason in enumerate(reasons):
+            if reason:
+                raise GroupError(**reason, reporter=f"{self.names[rank]} stopped: ")
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
         """Refuse, on the rank concerned, settings or package versions that differ from those of rank 0.
@@ -145,6 +144,15 @@ class Communicator(ABC):
                 if here != there:
                     ranks = f"{here} on {self.names[self.rank]}, but {there} on {self.names[0]}"
                     raise ConfigError(key, f"{ranks}; it must be the same on every rank")
+
+
+def _reason(error: Exception | None) -> dict[str, Any]:
+    """What another rank needs to report an error of this one: arguments of a `GroupError`; empty without an error."""
+    if error is None:
+        return {}
+    if isinstance(error, ConfigError):
+        return {"key": error.key, "problem": " ".join(error.problem.split()), "mentions": error.mentions}
+    return {"problem": " ".join(str(error).split()) or type(error).__name__}
 
 
 def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -36,14 +36,12 @@ def check_consistency(communicator: Communicator, problem: Problem, network: Net
         same = "it must be the same on every rank"
         if problem.layout.size != size_0:
             sizes = f"{problem.layout.size} parameters on {here}, but {size_0} on {there}"
-            raise ConfigError("problem.model", f"{sizes}; {same}")
+            raise ConfigError("model", f"{sizes}; {same}")
         if not all(map(_close, start, start_0)):
             what = f"initial parameters differ between {here} and {there}"
-            raise ConfigError("problem.model", f"{what}; they must be the same, drawn by torch from the seed")
+            raise ConfigError("model", f"{what}; they must be the same, drawn by torch from the seed")
         if len(frozen) != len(frozen_0) or not all(map(_close, frozen, frozen_0)):
-            raise ConfigError(
-                "problem.model", f"frozen parameters or buffers differ between {here} and {there}; {same}"
-            )
+            raise ConfigError("model", f"frozen parameters or buffers differ between {here} and {there}; {same}")
         if links != links_0 or not _close(weights, weights_0):
             raise ConfigError("network", f"links or weights differ between {here} and {there}; {same}")
 

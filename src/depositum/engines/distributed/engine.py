@@ -47,11 +47,11 @@ class ProcessSettings:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.timeout) and self.timeout > 0):
-            raise ConfigError("processes.timeout", f"{self.timeout!r} given; it must be a number of seconds > 0")
+            raise ConfigError("timeout", f"{self.timeout!r} given; it must be a number of seconds > 0")
         choices = get_args(Sharing)
         if self.evaluate not in choices:
             near = nearest(str(self.evaluate), choices)
-            raise ConfigError("processes.evaluate", f"{self.evaluate!r} given; it can be {listing(choices)}{near}")
+            raise ConfigError("evaluate", f"{self.evaluate!r} given; it can be {listing(choices)}{near}")
 
 
 class DistributedEngine:

@@ -51,7 +51,7 @@ def join(timeout: float = 60.0, device: str = "auto") -> "TorchCommunicator":
     """
     launch = Launch.from_environment()
     if not timeout > 0:
-        raise ConfigError("processes.timeout", f"{timeout!r} given; it must be a number of seconds > 0")
+        raise ConfigError("timeout", f"{timeout!r} given; it must be a number of seconds > 0")
     chosen, nccl = _choose_device(device, launch)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

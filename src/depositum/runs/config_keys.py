@@ -1,0 +1,62 @@
+"""Settings in errors by the names that the user wrote: arguments of a Python function, or keys of a configuration.
+
+All parts of the package below `runs` name the argument (`period`). What is done on behalf of a configuration is done
+within `config_keys()`, which translates the name to the key in the file (`run.period`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+
+from pydantic import BaseModel
+
+from depositum.algorithms import ALGORITHMS
+from depositum.errors import renamed_keys
+from depositum.runs.config import Config, MetricsSection
+
+
+@contextmanager
+def config_keys(section: str = "") -> Iterator[None]:
+    """Name the settings in errors that are raised inside by their configuration keys; also a decorator.
+
+    Parameters
+    ----------
+    section
+        The section to search first, where a name is not unique: `alpha` is `algorithm.alpha` except among `metrics`.
+
+    >>> from depositum.metrics import MetricSettings
+    >>> with config_keys("metrics"):
+    ...     MetricSettings(alpha=-1.0)
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: metrics.alpha: -1.0 given; it must be a number > 0
+    """
+    with renamed_keys(partial(config_key, section=section)):
+        yield
+
+
+def config_key(argument: str, section: str = "") -> str:
+    """The key of a configuration for an argument, or an item below one; any other name is returned unchanged.
+
+    >>> config_key("topology.ring.hops"), config_key("alpha"), config_key("alpha", "metrics"), config_key("--out")
+    ('network.topology.ring.hops', 'algorithm.alpha', 'metrics.alpha', '--out')
+    """
+    name = argument.partition(".")[0].partition("[")[0]
+    if name in Config.model_fields:  # already a key, or a section as a whole
+        return argument
+    if section == "algorithm" or (section == "metrics" and name in MetricsSection.model_fields):
+        return f"{section}.{argument}"
+    key = _keys().get(name)
+    if key is None:
+        key = f"algorithm.{name}" if any(name in ALGORITHMS.parameters(method) for method in ALGORITHMS) else name
+    return key + argument.removeprefix(name)
+
+
+@cache
+def _keys() -> dict[str, str]:
+    """The keys of all arguments but hyper-parameters: that of the same name, with one exception."""
+    keys = {"n": "problem.clients"}
+    for section, field in Config.model_fields.items():
+        assert isinstance(field.default, BaseModel)
+        keys |= {name: f"{section}.{name}" for name in type(field.default).model_fields}
+    del keys["alpha"]  # a hyper-parameter; that of the measures is found by its section
+    return keys
