@@ -29,6 +29,7 @@ class _KeyedError(DepositumError):
         for name in self.mentions:
             self.problem = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", new_name(name), self.problem)
         self.mentions = tuple(map(new_name, self.mentions))
+        self.args = (self.key, self.problem)
 
     def __str__(self) -> str:
         return self.reporter + (f"{self.key}: {self.problem}" if self.key else self.problem)

@@ -225,13 +225,13 @@ def test_converges_to_the_solution_of_a_composite_problem() -> None:
 @pytest.mark.parametrize(
     ("hyper", "key"),
     [
-        ({"alpha": 0.0}, "algorithm.alpha"),
-        ({"alpha": -1.0}, "algorithm.alpha"),
-        ({"alpha": float("nan")}, "algorithm.alpha"),
-        ({"gamma": 1.0}, "algorithm.gamma"),
-        ({"gamma": -0.1}, "algorithm.gamma"),
-        ({"momentum": "heavy"}, "algorithm.momentum"),
-        ({"start": "zero"}, "algorithm.start"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"gamma": 1.0}, "gamma"),
+        ({"gamma": -0.1}, "gamma"),
+        ({"momentum": "heavy"}, "momentum"),
+        ({"start": "zero"}, "start"),
     ],
 )
 def test_invalid_hyperparameters_are_rejected(hyper: dict, key: str) -> None:

@@ -57,7 +57,7 @@ def test_dual_averaging_rejects_a_weakly_convex_regularizer(name: str) -> None:
 def test_prox_steps_that_grow_with_the_round_are_checked(method: Algorithm, key: str) -> None:
     """αβρ < 1 is not enough: with T0 = 5 the prox step is 5α, which the error mentions."""
     method.check(1, composite=True, prox_modulus=1.0)
-    message = f"algorithm.{key}: .*T0·α.* = 1.5·1 = 1.5, but the prox is single-valued"
+    message = f"^{key}: .*T0·α.* = 1.5·1 = 1.5, but the prox is single-valued"
     with pytest.raises(dp.ConfigError, match=message) as error:
         method.check(5, composite=True, prox_modulus=1.0)
     assert "\n" not in str(error.value)
@@ -68,7 +68,7 @@ def test_splitting_methods_check_eta_and_c() -> None:
     dp.algorithm("feddr", eta=0.9).check(5, composite=True, prox_modulus=1.0)
     dp.algorithm("fedadmm", c=1.1).check(5, composite=True, prox_modulus=1.0)
     for method, key in ((dp.algorithm("feddr", eta=1.0), "eta"), (dp.algorithm("fedadmm", c=1.0), "c")):
-        with pytest.raises(dp.ConfigError, match=f"^algorithm.{key}: "):
+        with pytest.raises(dp.ConfigError, match=f"^{key}: "):
             method.check(5, composite=True, prox_modulus=1.0)
 
 
@@ -98,7 +98,7 @@ def test_splitting_methods_check_eta_and_c() -> None:
 def test_errors_name_the_key_and_the_value(name: str, key: str, value: object) -> None:
     """For hyper-parameters given by name, as in a configuration, and by class."""
     for make in (lambda: dp.algorithm(name, **{key: value}), lambda: dp.algorithms.ALGORITHMS[name](**{key: value})):
-        with pytest.raises(dp.ConfigError, match=f"^algorithm.{key}: {value!r} given"):
+        with pytest.raises(dp.ConfigError, match=f"^{key}: {value!r} given"):
             make()
 
 
@@ -113,21 +113,21 @@ def test_fedmid_without_any_prox_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda: DPSGD(0.0), "algorithm.alpha"),
-        (lambda: DPSGD(form="both"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: DSGT(form="third"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: GUT(mu=1.1), "algorithm.mu"),
-        (lambda: GUT(mu=float("nan")), "algorithm.mu"),
-        (lambda: GUT(form="round"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: FedNMUT(noise=-0.1), "algorithm.noise"),
-        (lambda: FedNMUT(noise_on="y"), "algorithm.noise_on"),  # type: ignore[arg-type]
-        (lambda: KGT(eta=0.0), "algorithm.eta"),
-        (lambda: MomentumTracking(b=1.0), "algorithm.b"),
-        (lambda: DSMT(b=-0.1), "algorithm.b"),
-        (lambda: HeavyBallGT(b=1.0), "algorithm.b"),
-        (lambda: HeavyBallGT(form="nesterov"), "algorithm.form"),  # type: ignore[arg-type]
-        (lambda: QuasiGlobal(b=1.0), "algorithm.b"),
-        (lambda: QuasiGlobal(mu=1.0), "algorithm.mu"),
+        (lambda: DPSGD(0.0), "alpha"),
+        (lambda: DPSGD(form="both"), "form"),  # type: ignore[arg-type]
+        (lambda: DSGT(form="third"), "form"),  # type: ignore[arg-type]
+        (lambda: GUT(mu=1.1), "mu"),
+        (lambda: GUT(mu=float("nan")), "mu"),
+        (lambda: GUT(form="round"), "form"),  # type: ignore[arg-type]
+        (lambda: FedNMUT(noise=-0.1), "noise"),
+        (lambda: FedNMUT(noise_on="y"), "noise_on"),  # type: ignore[arg-type]
+        (lambda: KGT(eta=0.0), "eta"),
+        (lambda: MomentumTracking(b=1.0), "b"),
+        (lambda: DSMT(b=-0.1), "b"),
+        (lambda: HeavyBallGT(b=1.0), "b"),
+        (lambda: HeavyBallGT(form="nesterov"), "form"),  # type: ignore[arg-type]
+        (lambda: QuasiGlobal(b=1.0), "b"),
+        (lambda: QuasiGlobal(mu=1.0), "mu"),
     ],
 )
 def test_invalid_hyperparameters_are_rejected(make: Callable[[], dp.Algorithm], key: str) -> None:
@@ -141,14 +141,14 @@ def test_invalid_hyperparameters_are_rejected(make: Callable[[], dp.Algorithm], 
 def test_methods_without_local_steps_reject_a_period(method: dp.Algorithm) -> None:
     with pytest.raises(dp.ConfigError) as caught:
         run(method, problem_kind(method), network=LAZY_PATH, period=2)
-    assert caught.value.key == "run.period"
+    assert caught.value.key == "period"
 
 
 def test_d2_rejects_a_matrix_with_too_small_an_eigenvalue() -> None:
     """The smallest eigenvalue of an even ring with weights 1/3 is −1/3, up to rounding."""
     with pytest.raises(dp.ConfigError) as caught:
         run(D2(), "ridge", network=dp.ring(mp.N))
-    assert caught.value.key == "network.mixing"
+    assert caught.value.key == "mixing"
     run(D2(), "ridge", network=dp.ring(mp.N, mixing="lazy-metropolis"))
 
 
@@ -158,7 +158,7 @@ def test_decentralized_smooth_methods_reject_a_regularizer_and_pg_extra_too_larg
     for method in smooth.values():
         with pytest.raises(dp.ConfigError) as caught:
             run(method, "lasso", network=LAZY_PATH)
-        assert caught.value.key == "problem.regularizer"
+        assert caught.value.key == "regularizer"
     clients = list(zip(mp.A, mp.B, strict=True))
     model = torch.nn.Linear(mp.DIM, 1, bias=False).double()
     problem = from_client_data(model, clients, loss="mse", regularizer=dp.MCP(lam=1.0, theta=4.0), beta=2.0)

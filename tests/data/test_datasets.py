@@ -58,17 +58,17 @@ def test_synthetic_without_separation_cannot_be_learnt():
 @pytest.mark.parametrize(
     ("spec", "key", "message"),
     [
-        ("mnits", "problem.dataset", "did you mean 'mnist'"),
-        ("cifar-10", "problem.dataset", "did you mean 'cifar10'"),
-        ("nothing at all", "problem.dataset", "or a path to a .npz file or a folder"),
-        ({"synthetic": {"sampels": 3}}, "problem.dataset.synthetic.sampels", "did you mean 'samples'"),
-        ({"synthetic": {"samples": 0}}, "problem.dataset.synthetic.samples", "0 given"),
-        ({"synthetic": {"classes": 1}}, "problem.dataset.synthetic.classes", "1 given"),
-        ({"synthetic": {"separation": float("inf")}}, "problem.dataset.synthetic.separation", "inf given"),
-        ({"synthetic": {"samples": "many"}}, "problem.dataset.synthetic.samples", "'many' given"),
-        ({"digits": {"split": 3}}, "problem.dataset.digits.split", "no arguments are allowed"),
-        ({"mnist": {}, "digits": {}}, "problem.dataset", "with one name"),
-        (5, "problem.dataset", "5 given"),
+        ("mnits", "dataset", "did you mean 'mnist'"),
+        ("cifar-10", "dataset", "did you mean 'cifar10'"),
+        ("nothing at all", "dataset", "or a path to a .npz file or a folder"),
+        ({"synthetic": {"sampels": 3}}, "dataset.synthetic.sampels", "did you mean 'samples'"),
+        ({"synthetic": {"samples": 0}}, "dataset.synthetic.samples", "0 given"),
+        ({"synthetic": {"classes": 1}}, "dataset.synthetic.classes", "1 given"),
+        ({"synthetic": {"separation": float("inf")}}, "dataset.synthetic.separation", "inf given"),
+        ({"synthetic": {"samples": "many"}}, "dataset.synthetic.samples", "'many' given"),
+        ({"digits": {"split": 3}}, "dataset.digits.split", "no arguments are allowed"),
+        ({"mnist": {}, "digits": {}}, "dataset", "with one name"),
+        (5, "dataset", "5 given"),
     ],
 )
 def test_an_invalid_choice_is_rejected_before_anything_is_loaded(spec, key, message, monkeypatch):

@@ -206,22 +206,22 @@ def test_the_default_is_iid():
 @pytest.mark.parametrize(
     ("spec", "n", "key", "message"),
     [
-        ("iid", 21, "problem.clients", "21 given.* the 20 training samples"),
-        ("iid", 0, "problem.clients", "0 given"),
-        ("iid", "3", "problem.clients", "'3' given; it must be a whole number from 1 to 20$"),
-        ("iid", 2.5, "problem.clients", "2.5 given; it must be a whole number from 1 to 20$"),
-        ("natural", 4, "problem.partition", "'toy' does not"),
-        ("dirichle", 4, "problem.partition", "did you mean 'dirichlet'"),
-        ("dirichlet", 4, "problem.partition.dirichlet.theta", "missing"),
-        ({"dirichlet": 0.0}, 4, "problem.partition.dirichlet.theta", "given; it must be a number > 0$"),
-        ({"dirichlet-clients": -1}, 4, "problem.partition.dirichlet-clients.theta", "given; it must be a number > 0$"),
-        ({"quantity": float("nan")}, 4, "problem.partition.quantity.theta", "nan given"),
-        ({"quantity": float("inf")}, 4, "problem.partition.quantity.theta", "inf given"),
-        ({"shards": 0}, 4, "problem.partition.shards.per_client", "0 given"),
-        ({"shards": 1.5}, 4, "problem.partition.shards.per_client", "1.5 given"),
-        ({"dirichlet": {"tehta": 1.0}}, 4, "problem.partition.dirichlet.tehta", "did you mean 'theta'"),
-        ({"iid": 3}, 4, "problem.partition.iid", "takes no arguments"),
-        ({}, 4, "problem.partition", "must be a name"),
+        ("iid", 21, "n", "21 given.* the 20 training samples"),
+        ("iid", 0, "n", "0 given"),
+        ("iid", "3", "n", "'3' given; it must be a whole number from 1 to 20$"),
+        ("iid", 2.5, "n", "2.5 given; it must be a whole number from 1 to 20$"),
+        ("natural", 4, "partition", "'toy' does not"),
+        ("dirichle", 4, "partition", "did you mean 'dirichlet'"),
+        ("dirichlet", 4, "partition.dirichlet.theta", "missing"),
+        ({"dirichlet": 0.0}, 4, "partition.dirichlet.theta", "given; it must be a number > 0$"),
+        ({"dirichlet-clients": -1}, 4, "partition.dirichlet-clients.theta", "given; it must be a number > 0$"),
+        ({"quantity": float("nan")}, 4, "partition.quantity.theta", "nan given"),
+        ({"quantity": float("inf")}, 4, "partition.quantity.theta", "inf given"),
+        ({"shards": 0}, 4, "partition.shards.per_client", "0 given"),
+        ({"shards": 1.5}, 4, "partition.shards.per_client", "1.5 given"),
+        ({"dirichlet": {"tehta": 1.0}}, 4, "partition.dirichlet.tehta", "did you mean 'theta'"),
+        ({"iid": 3}, 4, "partition.iid", "takes no arguments"),
+        ({}, 4, "partition", "must be a name"),
     ],
 )
 def test_an_invalid_partition_is_rejected(spec, n, key, message):
@@ -233,7 +233,7 @@ def test_an_invalid_partition_is_rejected(spec, n, key, message):
 
 def test_natural_needs_as_many_owners_as_clients():
     data = labelled([0, 1, 0], clients=(np.array([0]), np.array([1, 2])))
-    with pytest.raises(ConfigError, match=r"problem\.clients: 3 given, but 'toy' has the data of 2 clients"):
+    with pytest.raises(ConfigError, match=r"^n: 3 given, but 'toy' has the data of 2 clients"):
         partition("natural", data, 3, seed=0)
 
 
@@ -242,7 +242,7 @@ def test_partitions_by_class_reject_regression_targets(spec):
     data = Dataset("prices", Samples(torch.zeros(9, 1), torch.rand(9)))
     with pytest.raises(
         ConfigError,
-        match=r"problem\.partition: .*divides classes, but 'prices' has neither integer labels nor categories",
+        match=r"^partition: .*divides classes, but 'prices' has neither integer labels nor categories",
     ):
         partition(spec, data, 3, seed=0)
 

@@ -235,8 +235,8 @@ def test_a_mixing_through_a_lossy_channel_uses_the_sent_value_at_both_ends() -> 
     [
         ("flaot16", dp.Depositum(), "channel: 'flaot16' is not a channel; .* did you mean 'float16'"),
         (16, dp.Depositum(), "channel: 16 given; it must be the name of a channel or a Channel"),
-        ("float16", dp.algorithm("cdproxsgt"), "network.channel: 'float16' given, but 'cdproxsgt' compresses"),
-        ("float16", dp.algorithm("fedavg"), "network.channel: given, but 'fedavg' has a server"),
+        ("float16", dp.algorithm("cdproxsgt"), "^channel: 'float16' given, but 'cdproxsgt' compresses"),
+        ("float16", dp.algorithm("fedavg"), "^channel: given, but 'fedavg' has a server"),
     ],
 )
 def test_channels_that_cannot_be_used_are_refused(channel: object, algorithm: dp.Algorithm, message: str) -> None:

@@ -132,7 +132,7 @@ def test_other_clients_data_is_not_kept() -> None:
 
 @pytest.mark.parametrize(("n", "size"), [(4, 5), (10, 4)])
 def test_shares_are_equal_or_refused(n: int, size: int) -> None:
-    with pytest.raises(dp.ConfigError, match=f"problem.clients: {n} given.*--nproc-per-node"):
+    with pytest.raises(dp.ConfigError, match=f"^clients: {n} given.*--nproc-per-node"):
         Placement(n, size)
 
 

@@ -169,5 +169,5 @@ def test_a_network_of_the_wrong_size_is_refused() -> None:
 
 
 def test_unknown_devices_are_refused() -> None:
-    with pytest.raises(dp.ConfigError, match="run.device"):
+    with pytest.raises(dp.ConfigError, match="^device: "):
         EngineSettings("gpu9").resolve_device()

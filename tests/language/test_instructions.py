@@ -219,22 +219,22 @@ def test_one_file_per_client(tokenizer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, ConfigError, "problem.dataset.instructions.file: missing"),
+        ({}, ConfigError, "dataset.instructions.file: missing"),
         ({"file": "no.jsonl"}, DataError, "no.jsonl: no such file"),
         ({"file": "mine.jsonl", "max_length": 1}, ConfigError, "max_length: 1 given"),
         (
             {"file": "mine.jsonl", "template": "Q:"},
             ConfigError,
-            "problem.dataset.instructions.template: 'Q:' given; it must contain {instruction}",
+            "dataset.instructions.template: 'Q:' given; it must contain {instruction}",
         ),
         ({"file": "mine.jsonl", "fields": {"respones": "a"}}, ConfigError, "did you mean 'response'?"),
         (
             {"file": "mine.jsonl", "test": 0.5, "validation": 0.5},
             ConfigError,
-            "problem.dataset.instructions.validation: 0.5 and test = 0.5 given; their sum must be below 1",
+            "dataset.instructions.validation: 0.5 and test = 0.5 given; their sum must be below 1",
         ),
         ({"file": "mine.jsonl", "maximum": 3}, ConfigError, "unknown key"),
-        ({"file": []}, ConfigError, "problem.dataset.instructions.file: [] given; it must be a file"),
+        ({"file": []}, ConfigError, "dataset.instructions.file: [] given; it must be a file"),
         ({"file": ["mine.jsonl"], "samples": 5}, ConfigError, "samples: 5 given, but with one file per client nothing"),
         (
             {"file": "mine.jsonl", "test_file": "mine.jsonl", "evaluate": "validation"},
@@ -264,7 +264,7 @@ def test_errors_name_the_full_key(monkeypatch: pytest.MonkeyPatch, key: str, val
     """The settings of Dolly are reported under its name, as the user wrote them."""
     lines = "\n".join(map(json.dumps, records(10))).encode()
     monkeypatch.setattr(data.downloads, "read", lambda name: {"dolly": lines})
-    with pytest.raises(ConfigError, match=rf"^problem\.dataset\.dolly\.{key}: {value!r} "):
+    with pytest.raises(ConfigError, match=rf"^dataset\.dolly\.{key}: {value!r} "):
         data.load({"dolly": {key: value}}, tokenizer="never read")
 
 

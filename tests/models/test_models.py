@@ -265,8 +265,8 @@ def test_vmapped_gradients_equal_a_loop(name: str, training: bool) -> None:
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_convolutional_models_reject_data_that_are_not_images(name: str) -> None:
     """Fails if tabular data reach a convolution."""
-    with pytest.raises(ConfigError, match=rf"problem.model: '{name}' takes images .* shape \(123,\)"):
+    with pytest.raises(ConfigError, match=rf"^model: '{name}' takes images .* shape \(123,\)"):
         build(name, (123,), 2, seed=0)
     if name == "cnn":
-        with pytest.raises(ConfigError, match=r"problem.model: 'cnn' takes images .* shape \(123,\)"):
+        with pytest.raises(ConfigError, match=r"^model: 'cnn' takes images .* shape \(123,\)"):
             prepared("cnn", torch.rand(4, 123))

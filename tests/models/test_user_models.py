@@ -91,7 +91,7 @@ def test_each_configuration_uses_the_module_beside_it(folder: Path) -> None:
 
 def test_check_builds_nothing(folder: Path) -> None:
     """Fails if checking a configuration calls the factory."""
-    choice = check({"user_model:full": {"width": 7}}, "problem.model", base=folder)
+    choice = check({"user_model:full": {"width": 7}}, base=folder)
     assert choice.arguments == {"width": 7}
     assert sys.modules["user_model"].calls == []
 
@@ -104,7 +104,7 @@ def test_check_builds_nothing(folder: Path) -> None:
             "'lineer' is not a model; it can be 'linear', 'mlp', 'cnn', 'resnet18' or 'lora'; did you mean 'linear'?",
         ),
         ({"mlp": {"hiden": [3]}}, "unknown key; it can be 'hidden'; did you mean 'hidden'?"),
-        ({"mlp": {"hidden": [3, 0]}}, "problem.model.mlp.hidden: [3, 0] given; it must be a list of whole numbers ≥ 1"),
+        ({"mlp": {"hidden": [3, 0]}}, "model.mlp.hidden: [3, 0] given; it must be a list of whole numbers ≥ 1"),
         ({"mlp": {"hidden": 3}}, "3 given"),
         ({"linear": {"bias": "no"}}, "'no' given"),
         ({}, "must be a name or a table"),
@@ -126,7 +126,7 @@ def test_an_invalid_choice_is_rejected_before_work(spec: object, message: str, f
     with pytest.raises(ConfigError) as error:
         check(spec, base=folder)  # type: ignore[arg-type]
     assert message in str(error.value)
-    assert str(error.value).startswith("problem.model")
+    assert str(error.value).startswith("model")
     assert "\n" not in str(error.value)
 
 
@@ -139,7 +139,7 @@ def test_an_invalid_choice_is_rejected_before_work(spec: object, message: str, f
 )
 def test_the_error_of_a_factory_that_fails(name: str, message: str, folder: Path) -> None:
     """Fails if an object that is not a module is accepted, or if a failure is not reported in one line."""
-    with pytest.raises(ConfigError, match="problem.model: ") as error:
+    with pytest.raises(ConfigError, match="^model: ") as error:
         build(name, (5,), 4, seed=0, base=folder)
     assert message in str(error.value)
     assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ def test_each_invalid_matrix_has_its_own_error(matrix, message):
     """Given with a graph: the message names the condition that fails, and the entry."""
     with pytest.raises(NetworkError, match=message) as caught:
         networks.build("ring" if "'graph'" not in message else nx.cycle_graph(5), matrix, 5)
-    assert caught.value.key == "network.mixing"
+    assert caught.value.key == "mixing"
     assert "\n" not in str(caught.value)
 
 
@@ -31,7 +31,7 @@ def test_an_invalid_matrix_without_a_graph_has_the_same_error(case):
     matrix, message = next((matrix, message) for name, matrix, message in INVALID_MATRICES if name == case)
     with pytest.raises(NetworkError, match=message) as caught:
         Network.from_matrix(matrix)
-    assert caught.value.key == "network.mixing"
+    assert caught.value.key == "mixing"
 
 
 def test_messages_are_distinct():
@@ -48,15 +48,15 @@ def test_messages_are_distinct():
 def test_a_disconnected_graph_reports_its_components_and_an_unreachable_client():
     graph = nx.Graph([(0, 1), (1, 2), (3, 4), (5, 6), (6, 3)])
     graph.add_node(7)
-    with pytest.raises(NetworkError, match=r"^network.topology: .*3 components: client 3 cannot reach client 0") as e:
+    with pytest.raises(NetworkError, match=r"^topology: .*3 components: client 3 cannot reach client 0") as e:
         Network.from_graph(graph)
-    assert e.value.key == "network.topology"
+    assert e.value.key == "topology"
 
 
 def test_a_disconnected_matrix_is_reported_under_the_mixing_key():
     """Two separate pairs: W is symmetric and stochastic, and λ would be 1."""
     W = np.kron(np.eye(2), np.full((2, 2), 0.5))
-    with pytest.raises(NetworkError, match=r"^network.mixing: .*2 components: client 2 cannot reach client 0"):
+    with pytest.raises(NetworkError, match=r"^mixing: .*2 components: client 2 cannot reach client 0"):
         Network.from_matrix(W)
 
 
@@ -85,31 +85,31 @@ def test_one_way_links_are_rejected():
 @pytest.mark.parametrize(
     ("spec", "n", "key", "message"),
     [
-        ("rnig", 10, "network.topology", "'rnig' is not a topology; it can be 'ring', .*; did you mean 'ring'"),
-        ("erdos_renyi", 10, "network.topology", "did you mean 'erdos-renyi'"),
-        ({"ring": {"hop": 2}}, 10, "network.topology.ring.hop", "did you mean 'hops'"),
-        ({"ring": {"hops": "2"}}, 10, "network.topology.ring.hops", "'2' given"),
-        ({"ring": {"hops": 0}}, 10, "network.topology.ring.hops", "0 given; it must be 1 or more"),
-        ({"complete": 3}, 10, "network.topology.complete", "takes no arguments"),
-        ("hypercube", 10, "network.topology", "of 10 clients given; it needs a power of two, such as 8 or 16"),
-        ({"grid": {"rows": 4}}, 10, "network.topology.grid.rows", "4 given, .* 10 clients; .* 1, 2, 5, 10"),
-        ({"torus": {"cols": 0}}, 10, "network.topology.torus.cols", "0 given"),
+        ("rnig", 10, "topology", "'rnig' is not a topology; it can be 'ring', .*; did you mean 'ring'"),
+        ("erdos_renyi", 10, "topology", "did you mean 'erdos-renyi'"),
+        ({"ring": {"hop": 2}}, 10, "topology.ring.hop", "did you mean 'hops'"),
+        ({"ring": {"hops": "2"}}, 10, "topology.ring.hops", "'2' given"),
+        ({"ring": {"hops": 0}}, 10, "topology.ring.hops", "0 given; it must be 1 or more"),
+        ({"complete": 3}, 10, "topology.complete", "takes no arguments"),
+        ("hypercube", 10, "topology", "of 10 clients given; it needs a power of two, such as 8 or 16"),
+        ({"grid": {"rows": 4}}, 10, "topology.grid.rows", "4 given, .* 10 clients; .* 1, 2, 5, 10"),
+        ({"torus": {"cols": 0}}, 10, "topology.torus.cols", "0 given"),
         (
             {"torus": {"rows": 5, "cols": 5}},
             10,
-            "network.topology.torus",
+            "topology.torus",
             "5 rows × 5 cols given, which is 25 clients",
         ),
-        ({"erdos-renyi": {"p": 1.5}}, 10, "network.topology.erdos-renyi.p", "1.5 given; a probability"),
-        ({"erdos-renyi": {"p": float("nan")}}, 10, "network.topology.erdos-renyi.p", "nan given"),
-        ({"erdos-renyi": {"p": 0.02}}, 10, "network.topology", "none of 100 .* connected, .* components; raise p"),
-        ({"geometric": {"radius": -0.1}}, 10, "network.topology.geometric.radius", "-0.1 given; a distance"),
-        ({"geometric": {"radius": 0.01}}, 10, "network.topology", "none of 100 .* components; raise radius"),
-        ("ring", 0, "network.topology", "a network of 0 clients requested; it must have 1 client or more"),
-        ("ring", -3, "network.topology", "a network of -3 clients"),
-        ("ring", 2.5, "network.topology", "a network of 2.5 clients"),
-        (nx.path_graph(4), 5, "network.topology", "a graph of 4 nodes given for 5 clients"),
-        (nx.Graph(), 0, "network.topology", "has no clients"),
+        ({"erdos-renyi": {"p": 1.5}}, 10, "topology.erdos-renyi.p", "1.5 given; a probability"),
+        ({"erdos-renyi": {"p": float("nan")}}, 10, "topology.erdos-renyi.p", "nan given"),
+        ({"erdos-renyi": {"p": 0.02}}, 10, "topology", "none of 100 .* connected, .* components; raise p"),
+        ({"geometric": {"radius": -0.1}}, 10, "topology.geometric.radius", "-0.1 given; a distance"),
+        ({"geometric": {"radius": 0.01}}, 10, "topology", "none of 100 .* components; raise radius"),
+        ("ring", 0, "n", "a network of 0 clients requested; it must have 1 client or more"),
+        ("ring", -3, "n", "a network of -3 clients"),
+        ("ring", 2.5, "n", "a network of 2.5 clients"),
+        (nx.path_graph(4), 5, "topology", "a graph of 4 nodes given for 5 clients"),
+        (nx.Graph(), 0, "topology", "has no clients"),
     ],
 )
 def test_invalid_topologies(spec, n, key, message):
@@ -120,10 +120,10 @@ def test_invalid_topologies(spec, n, key, message):
 
 
 def test_invalid_mixing_rules():
-    message = r"^network.mixing: 'metropolos' is not a mixing rule; .* did you mean 'metropolis'"
+    message = r"^mixing: 'metropolos' is not a mixing rule; .* did you mean 'metropolis'"
     with pytest.raises(ConfigError, match=message):
         networks.ring(10, mixing="metropolos")
-    with pytest.raises(NetworkError, match=r"^network.mixing: 'uniform' given, but clients 0 and 2 are not linked"):
+    with pytest.raises(NetworkError, match=r"^mixing: 'uniform' given, but clients 0 and 2 are not linked"):
         networks.ring(10, mixing="uniform")
 
 
@@ -180,20 +180,20 @@ def test_edge_list_of_one_client(write):
 def test_invalid_edge_lists(write, text, message):
     with pytest.raises(NetworkError, match=message) as caught:
         networks.network(write("bad.txt", text), 4)
-    assert caught.value.key == "network.topology"
+    assert caught.value.key == "topology"
 
 
 def test_unreadable_files(tmp_path):
     """The error of a missing file lists the registered names too, as a misspelt name may look like a file."""
-    with pytest.raises(NetworkError, match=r"^network.topology: .*rinng\.txt does not exist; .* did you mean 'ring'"):
+    with pytest.raises(NetworkError, match=r"^topology: .*rinng\.txt does not exist; .* did you mean 'ring'"):
         networks.build("rinng.txt", "metropolis", 4, tmp_path)
     for name in ("W.csv", "W.npy"):
-        with pytest.raises(NetworkError, match=r"^network.mixing: .*W\.\w+ does not exist; .* metropolis"):
+        with pytest.raises(NetworkError, match=r"^mixing: .*W\.\w+ does not exist; .* metropolis"):
             networks.build("ring", name, 4, tmp_path)
-    with pytest.raises(NetworkError, match=r"^network.topology: .* cannot be read as text"):
+    with pytest.raises(NetworkError, match=r"^topology: .* cannot be read as text"):
         networks.build(tmp_path, "metropolis", 4)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(NetworkError, match=r"^network.topology: .* cannot be read as text"):
+    with pytest.raises(NetworkError, match=r"^topology: .* cannot be read as text"):
         networks.build("bytes.txt", "metropolis", 4, tmp_path)
 
 

@@ -59,9 +59,7 @@ def test_squared_error_equals_its_formula(outputs, targets):
 
 def test_losses_are_found_by_name():
     assert {as_loss(name).name for name in LOSSES} == {"cross-entropy", "logistic", "mse", "tokens"}
-    with pytest.raises(
-        ConfigError, match="problem.loss: 'cross_entropy' is not a loss; .* did you mean 'cross-entropy'?"
-    ):
+    with pytest.raises(ConfigError, match="^loss: 'cross_entropy' is not a loss; .* did you mean 'cross-entropy'?"):
         as_loss("cross_entropy")
 
 
@@ -156,7 +154,7 @@ def test_a_loss_that_averages_over_samples_is_rejected(loss, shape):
 
 def test_shapes_that_would_be_broadcast_are_rejected():
     """Torch would compare outputs `[B, 1]` and targets `[B]` for all pairs of samples."""
-    message = r"problem.loss: outputs have shape \[2, 1\] and targets \[2\], .* give targets of shape \[N, 1\]$"
+    message = r"^loss: outputs have shape \[2, 1\] and targets \[2\], .* give targets of shape \[N, 1\]$"
     for loss in (nn.MSELoss(), F.l1_loss, lambda o, t: F.mse_loss(o, t, reduction="none")):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch's own warning about the same, in two lines, must not appear
@@ -172,7 +170,7 @@ def test_models_that_return_several_tensors_need_a_user_defined_loss():
     recurrent = nn.LSTM(4, 3, batch_first=True)
     sequences = torch.randn(6, 2, 4)
     for loss in ("cross-entropy", "mse", "logistic", nn.CrossEntropyLoss()):
-        with pytest.raises(ConfigError, match="problem.model: returned a tuple, but .* takes one tensor; wrap it in"):
+        with pytest.raises(ConfigError, match="^model: returned a tuple, but .* takes one tensor; wrap it in"):
             oracle_of(recurrent, loss, sequences, TARGETS)
     oracle_of(recurrent, lambda o, t: F.cross_entropy(o[0][:, -1], t, reduction="none"), sequences, TARGETS)
 
@@ -189,7 +187,7 @@ def test_labels_beyond_the_outputs_are_rejected(loss, label):
     """Anywhere in the training or test data, not only when such a sample is drawn."""
     wrong = TARGETS.clone()
     wrong[-1] = label
-    message = f"problem.model: it has 3 outputs, but there is a label {label}; labels are 0 … 2"
+    message = f"^model: it has 3 outputs, but there is a label {label}; labels are 0 … 2"
     with pytest.raises(ConfigError, match=message):
         oracle_of(nn.Linear(4, 3), loss, INPUTS, wrong)
     with pytest.raises(ConfigError, match=message):
@@ -207,15 +205,15 @@ def test_ignored_labels_are_accepted():
 
 def test_logistic_loss_needs_labels_zero_and_one():
     """Labels −1 and +1, common for margin losses, would silently give a different loss."""
-    with pytest.raises(ConfigError, match="problem.loss: 'logistic' needs labels 0 and 1, but there is a label -1"):
+    with pytest.raises(ConfigError, match="^loss: 'logistic' needs labels 0 and 1, but there is a label -1"):
         oracle_of(nn.Linear(4, 1), "logistic", INPUTS, torch.tensor([1, -1, 1, -1, 1, 1]))
 
 
 @pytest.mark.parametrize(
     ("model", "loss", "inputs", "targets", "message"),
     [
-        (nn.Linear(5, 3), "cross-entropy", INPUTS, TARGETS, r"problem.model: fails on \[2, 4\] of torch.float32: "),
-        (nn.Linear(4, 3), "cross-entropy", INPUTS.to(torch.uint8), TARGETS, r"problem.model: .*torch.uint8: "),
+        (nn.Linear(5, 3), "cross-entropy", INPUTS, TARGETS, r"^model: fails on \[2, 4\] of torch.float32: "),
+        (nn.Linear(4, 3), "cross-entropy", INPUTS.to(torch.uint8), TARGETS, r"^model: .*torch.uint8: "),
         (
             nn.Linear(4, 3),
             "mse",
@@ -251,7 +249,7 @@ def test_logistic_loss_needs_labels_zero_and_one():
             "logistic",
             INPUTS,
             TARGETS % 2,
-            r"problem.model: it has 2 outputs, but the loss 'logistic' needs one$",
+            r"^model: it has 2 outputs, but the loss 'logistic' needs one$",
         ),
     ],
 )

@@ -301,7 +301,7 @@ def test_frozen_parameters_are_shared_and_constant():
 
 def test_batch_norm_needs_minibatches():
     """Full gradients use evaluation mode, in which statistics would never be updated; layer norm has none."""
-    with pytest.raises(ConfigError, match="run.batch_size: 'full' given, but the model has batch norm"):
+    with pytest.raises(ConfigError, match="^batch_size: 'full' given, but the model has batch norm"):
         oracle_of("residual", batch_size="full")
     for norm in (nn.LayerNorm(6), nn.Sequential(nn.Unflatten(1, (1, 6)), nn.InstanceNorm1d(1), nn.Flatten())):
         Oracle(make_problem(nn.Sequential(norm, nn.Linear(6, 3))), "full")
@@ -309,27 +309,25 @@ def test_batch_norm_needs_minibatches():
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, "32", "Full", None])
 def test_invalid_batch_sizes_are_rejected(size):
-    with pytest.raises(ConfigError, match=r"run.batch_size: .* given; it must be a whole number ≥ 1, or 'full'"):
+    with pytest.raises(ConfigError, match=r"^batch_size: .* given; it must be a whole number ≥ 1, or 'full'"):
         Oracle(make_problem(nn.Linear(6, 3)), size)
 
 
 def test_a_batch_of_one_with_batch_norm_is_rejected():
-    with pytest.raises(ConfigError, match=r"problem.model: fails in training on \[1, 6\].*more than 1 value per chan"):
+    with pytest.raises(ConfigError, match=r"^model: fails in training on \[1, 6\].*more than 1 value per chan"):
         Oracle(make_problem(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))), 1)
 
 
 @pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
 def test_beta_must_be_finite_and_nonnegative(beta):
-    with pytest.raises(ConfigError, match="problem.beta"):
+    with pytest.raises(ConfigError, match="^beta: "):
         make_problem(nn.Linear(6, 3), beta=beta)
 
 
 def test_invalid_problems_are_rejected():
     """Each with its own message."""
     model = nn.Linear(6, 3)
-    with pytest.raises(
-        ConfigError, match=r"problem.weighting: 'sample' given; it can be 'uniform' or 'samples'; did you"
-    ):
+    with pytest.raises(ConfigError, match=r"^weighting: 'sample' given; it can be 'uniform' or 'samples'; did you"):
         make_problem(model, weighting="sample")
     with pytest.raises(ConfigError, match="a client has no samples"):
         make_problem(model, sizes=(3, 0, 2))

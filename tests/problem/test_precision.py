@@ -49,10 +49,10 @@ def test_a_frozen_base_is_in_bf16_on_a_gpu():
 @pytest.mark.parametrize(
     ("given", "dtype", "device", "message"),
     [
-        ("tf32", torch.float32, CPU, "run.precision: 'tf32' needs a GPU, and the device is cpu"),
-        ("bf16", torch.float64, CPU, "run.precision: 'bf16' given with dtype float64; it must be 'auto'"),
-        ("float32", torch.float64, GPU, "run.precision: 'float32' given with dtype float64"),
-        ("bf61", torch.float32, CPU, "run.precision: 'bf61' given; it can be 'auto', .* did you mean 'bf16'?"),
+        ("tf32", torch.float32, CPU, "^precision: 'tf32' needs a GPU, and the device is cpu"),
+        ("bf16", torch.float64, CPU, "^precision: 'bf16' given with dtype float64; it must be 'auto'"),
+        ("float32", torch.float64, GPU, "^precision: 'float32' given with dtype float64"),
+        ("bf61", torch.float32, CPU, "^precision: 'bf61' given; it can be 'auto', .* did you mean 'bf16'?"),
     ],
 )
 def test_invalid_precisions_are_rejected(given, dtype, device, message):

@@ -203,8 +203,8 @@ def test_a_step_beyond_weak_convexity_is_rejected(case):
             case.h.prox(draw(2, D), tau)
         assert repr(tau) in str(error.value)
         assert f"{case.h.rho:.6g}" in str(error.value)
-        with pytest.raises(RegularizerError, match="^algorithm.alpha: "):
-            case.h.check_step(tau, "algorithm.alpha")
+        with pytest.raises(RegularizerError, match="^alpha: "):
+            case.h.check_step(tau, "alpha")
     case.h.check_step(0.999 / case.h.rho)
 
 

@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from depositum.errors import NetworkError
+from depositum.errors import NetworkError, renamed_keys
 from depositum.networks.time_varying import OnePeerExponential
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
@@ -106,7 +106,8 @@ def hypercube(n: int) -> Graph:
 @TOPOLOGIES.register("one-peer-exponential")
 def one_peer_exponential(n: int) -> Graph:
     """The links of all phases of the one-peer exponential network, a hypercube; n is a power of two."""
-    one_peer = OnePeerExponential(n)
+    with renamed_keys(lambda _: "topology"):
+        one_peer = OnePeerExponential(n)
     graph = hypercube(n)
     graph.graph["one_peer"] = one_peer
     return graph

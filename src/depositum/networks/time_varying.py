@@ -73,7 +73,7 @@ class OnePeerExponential:
         if self.n < 1 or self.n & (self.n - 1):
             below = 1 << max(self.n.bit_length() - 1, 0)
             raise NetworkError(
-                "topology",
+                "n",
                 f"'one-peer-exponential' of {self.n} clients given; it needs a power of two, such as {below} or "
                 f"{2 * below}; 'exponential' takes any number",
             )

@@ -85,7 +85,7 @@ class Regularizer(ABC):
         >>> from depositum.regularizers import MCP
         >>> MCP(lam=1.0, theta=5.0).check_step(6.0, "alpha")
         Traceback (most recent call last):
-        depositum.errors.RegularizerError: algorithm.alpha: the prox needs tau * rho < 1; tau = alpha * beta = 6.0 and \
+        depositum.errors.RegularizerError: alpha: the prox needs tau * rho < 1; tau = alpha * beta = 6.0 and \
 rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
         """
         if not (isfinite(tau) and tau >= 0):
