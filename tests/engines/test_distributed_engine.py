@@ -1,4 +1,4 @@
-"""One process per client, or per two: the simulator's trajectory, over real links."""
+"""The distributed engine, with one or two clients per process: the simulator's trajectory over real links."""
 
 from typing import Any
 
@@ -13,20 +13,20 @@ from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.engine import AwaitingOracle
 from depositum.engines.mixing import MatrixMix
 from tests.support.rank_engines import (
-    CHANGING,
     SEEDS,
     SETTINGS,
     STEPS,
+    TIME_VARYING,
+    batch_norm_model,
     cases,
-    changing,
+    divergences,
     measured,
     measures,
     networks,
-    normed_model,
-    poisoned,
     problem,
-    resumed,
+    resumes_exactly,
     simulated,
+    time_varying_trajectories,
     trajectories,
 )
 from tests.support.rank_processes import launch
@@ -35,36 +35,34 @@ from tests.support.rank_processes import launch
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1, 2])
 def test_every_method_has_the_simulators_trajectory(share: int) -> None:
-    """All variables of all methods, of two seeds, to 1e-10, at the same cost: a row sent to the wrong rank, or lost,
-    would break it.
-    """
+    """All variables of all methods for two seeds, to 1e-10, at the same cost. Fails if a row is lost or misdirected."""
     size = 4
     n = size * share
     ranks = launch(trajectories, size, n)
     for name, period in cases():
         sim = simulated(name, period, n)
-        for key, whole in sim.snapshot().items():
+        for key, complete in sim.snapshot().items():
             parts = [tensors[key] for tensors, _ in (found[name, period] for found in ranks)]
-            expected = whole.numpy()
+            expected = complete.numpy()
             if expected.ndim and len(expected) == len(SEEDS) * n:
                 blocks = [part.reshape(len(SEEDS), share, *part.shape[1:]) for part in parts]
-                together = np.concatenate(blocks, axis=1).reshape(expected.shape)
+                gathered = np.concatenate(blocks, axis=1).reshape(expected.shape)
             else:
-                together = parts[0]
+                gathered = parts[0]
             scale = np.abs(expected).max(initial=1e-300)
-            assert np.abs(together - expected).max() <= 1e-10 * scale, (name, period, key)
+            assert np.abs(gathered - expected).max() <= 1e-10 * scale, (name, period, key)
         for _, (phases, sent, evaluations) in (found[name, period] for found in ranks):
             assert phases == sim.costs.phases
             assert evaluations == pytest.approx(sim.costs.gradient_evaluations)
-            if share == 1:  # clients of one process send each other nothing
+            if share == 1:  # clients of one process do not send messages to each other
                 assert sent == sim.costs.bytes_sent
 
 
 @pytest.mark.slow
-def test_changing_networks_give_the_simulators_trajectory() -> None:
-    """Links that are dropped, and one partner at a time: phases that are counted otherwise would break it."""
-    ranks = launch(changing, 4, 8)
-    for k, (network, name, period) in enumerate(CHANGING):
+def test_time_varying_networks_give_the_simulators_trajectory() -> None:
+    """Dropped links, and one peer at a time. Fails if the engines count phases differently."""
+    ranks = launch(time_varying_trajectories, 4, 8)
+    for k, (network, name, period) in enumerate(TIME_VARYING):
         sim = Simulator(
             problem(8), networks(8)[network], dp.algorithm(name), period=period, batch_size=4, settings=SETTINGS
         )
@@ -77,14 +75,14 @@ def test_changing_networks_give_the_simulators_trajectory() -> None:
 
 
 @pytest.mark.slow
-def test_measures_are_the_simulators() -> None:
+def test_measures_equal_the_simulators() -> None:
     """Losses, accuracies, consensus, sparsity, ‖G‖², estimation error, s and ζ² of a model with buffers, to 1e-9.
 
-    Data is weighted by samples; a sum over one rank's clients only would break it.
+    Clients are weighted by samples. Fails if a sum is over one rank's clients only.
     """
     size, n = 2, 4
     sim = Simulator(
-        problem(n, model=normed_model(), weighting="samples"),
+        problem(n, model=batch_norm_model(), weighting="samples"),
         dp.ring(n),
         dp.Depositum(0.1),
         period=2,
@@ -106,32 +104,32 @@ def test_measures_are_the_simulators() -> None:
     assert launch(measured, size, n, "none") == [({}, 0)] * size
 
 
-def test_a_snapshot_holds_a_ranks_whole_part() -> None:
-    """Restored half-way, a run of two ranks ends in the same bytes; one seed of it goes on as before."""
-    assert launch(resumed, 2, 4) == [True, True]
+def test_a_snapshot_contains_everything_that_a_rank_needs_to_resume() -> None:
+    """A run of two ranks that is restored half-way ends in the same bytes; so does one seed of it."""
+    assert launch(resumes_exactly, 2, 4) == [True, True]
 
 
-def test_all_ranks_agree_on_what_was_not_finite_first() -> None:
-    """Seed, iteration, client and variable, on the ranks that saw nothing of it too."""
-    assert launch(poisoned, 2, 4) == [[(SEEDS[1], 3, 3, "y")]] * 2
+def test_all_ranks_agree_on_the_first_non_finite_value() -> None:
+    """Seed, iteration, client and variable, also on the ranks that do not hold the client."""
+    assert launch(divergences, 2, 4) == [[(SEEDS[1], 3, 3, "y")]] * 2
 
 
-def test_other_clients_data_is_not_kept() -> None:
-    """A process's problem has its own clients' samples, which draw the same batches, and of others their number."""
-    whole = problem(4)
-    part = restrict_data(whole, range(2, 4))
-    kept = {int(i) for trial in whole.trials for i in np.concatenate(trial.parts[2:])}
-    assert len(part.train) == len(kept) < len(whole.train)
-    for trial, own in zip(whole.trials, part.trials, strict=True):
+def test_a_process_does_not_hold_the_data_of_other_clients() -> None:
+    """Its problem has the samples of its clients, in the same order, and only the number of the other clients'."""
+    complete = problem(4)
+    part = restrict_data(complete, range(2, 4))
+    held = {int(i) for trial in complete.trials for i in np.concatenate(trial.parts[2:])}
+    assert len(part.train) == len(held) < len(complete.train)
+    for trial, own in zip(complete.trials, part.trials, strict=True):
         assert [len(p) for p in own.parts] == [len(p) for p in trial.parts]
         for client in (2, 3):
-            assert torch.equal(part.train.inputs[own.parts[client]], whole.train.inputs[trial.parts[client]])
+            assert torch.equal(part.train.inputs[own.parts[client]], complete.train.inputs[trial.parts[client]])
     again = restrict_data(part, range(2, 4))
     assert torch.equal(again.train.inputs, part.train.inputs)
 
 
 @pytest.mark.parametrize(("n", "size"), [(4, 5), (10, 4)])
-def test_shares_are_equal_or_refused(n: int, size: int) -> None:
+def test_clients_that_cannot_be_shared_equally_are_rejected(n: int, size: int) -> None:
     with pytest.raises(dp.ConfigError, match=f"^clients: {n} given.*--nproc-per-node"):
         Placement(n, size)
 
@@ -144,45 +142,45 @@ def test_shares_are_equal_or_refused(n: int, size: int) -> None:
         ("k-gt", ["draw", "gradient", "send", "send", "wait", "wait"]),
     ],
 )
-def test_a_method_goes_on_while_its_rows_travel(name: str, events: list[str]) -> None:
-    """The order of things in one step, as documented; a promise that is looked at too early would break it."""
+def test_a_method_continues_while_its_rows_travel(name: str, events: list[str]) -> None:
+    """The order of events in one step, as documented. Fails if an asynchronous tensor is awaited too early."""
     sim = simulated(name, 1, 4)
-    seen: list[str] = []
+    recorded: list[str] = []
 
-    class Travelling(MatrixMix):
+    class AsyncMix(MatrixMix):
         def __call__(self, z: torch.Tensor) -> torch.Tensor:
             z = awaited(z)
-            seen.append("send")
-            return AsyncTensor(z, lambda: seen.append("wait") or super(Travelling, self).__call__(z))
+            recorded.append("send")
+            return AsyncTensor(z, lambda: recorded.append("wait") or super(AsyncMix, self).__call__(z))
 
-    class Noting(AwaitingOracle):
+    class RecordingOracle(AwaitingOracle):
         def sample(self, size: Any = None) -> Any:
-            seen.append("draw")
+            recorded.append("draw")
             return sim.oracle.sample(size)
 
         def grad(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
             x = awaited(x)
-            seen.append("gradient")
+            recorded.append("gradient")
             return super().grad(x, batch)
 
     sim.oracle.begin(sim.state.t + 1)
-    mix = Travelling(sim.network, len(SEEDS), sim.device, sim.dtype)
-    awaited(sim.algorithm.step(sim.state, Noting(sim.oracle), mix, "exchange"))
-    assert seen == events
+    mix = AsyncMix(sim.network, len(SEEDS), sim.device, sim.dtype)
+    awaited(sim.algorithm.step(sim.state, RecordingOracle(sim.oracle), mix, "exchange"))
+    assert recorded == events
 
 
-def test_a_promise_is_kept_when_it_is_used() -> None:
-    """Not before: an algorithm that goes on with other things must not wait; and once only."""
-    made = []
+def test_an_async_tensor_is_computed_once_when_it_is_first_used() -> None:
+    """Not earlier: an algorithm that computes something else in the meantime must not wait."""
+    calls = []
 
     def finish() -> torch.Tensor:
-        made.append(1)
+        calls.append(1)
         return torch.ones(3)
 
-    promise = AsyncTensor(torch.zeros(3), finish)
+    pending = AsyncTensor(torch.zeros(3), finish)
     other = torch.arange(3.0) * 2
-    assert not made
-    assert torch.equal(other - promise, other - 1)
-    assert torch.equal(torch.stack([promise, promise]), torch.ones(2, 3))
-    assert len(made) == 1
-    assert type(promise + 0) is torch.Tensor
+    assert not calls
+    assert torch.equal(other - pending, other - 1)
+    assert torch.equal(torch.stack([pending, pending]), torch.ones(2, 3))
+    assert len(calls) == 1
+    assert type(pending + 0) is torch.Tensor

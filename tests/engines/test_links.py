@@ -1,4 +1,4 @@
-"""What crosses a link: the right rows, in the right bytes, and nothing else."""
+"""What crosses a link: the rows that neighbours need, in the counted bytes, and nothing else."""
 
 from functools import cache
 from typing import Any
@@ -18,36 +18,36 @@ from tests.support.rank_processes import launch
 SIZE, N = 4, 8
 SHARE = N // SIZE
 NETWORKS = ["ring", "star", "complete", "random", "dropped", "one peer", "one peer, dropped"]
-SENDS = ["exact", "float16", "bfloat16", "sparse"]
+CHANNEL_NAMES = ["exact", "float16", "bfloat16", "sparse"]
 
 
 @cache
 def ranks() -> list[dict[tuple[str, str, str, int], Any]]:
-    """One launch for all tests of this file."""
+    """The results of all ranks: the processes are started once for all tests of this file."""
     return launch(exchanges, SIZE, N)
 
 
-def found(key: str, name: str, send: str, dtype: str, phase: int) -> np.ndarray[Any, Any]:
-    """A result of all clients, `[S, n, d]`."""
-    return np.concatenate([rank[name, send, dtype, phase][key] for rank in ranks()], axis=1)
+def gathered(key: str, name: str, channel: str, dtype: str, phase: int) -> np.ndarray[Any, Any]:
+    """A result for all clients, `[S, n, d]`."""
+    return np.concatenate([rank[name, channel, dtype, phase][key] for rank in ranks()], axis=1)
 
 
-def crossing(W: np.ndarray[Any, Any], sender: int, receiver: int) -> list[int]:
+def clients_to_send(W: np.ndarray[Any, Any], sender: int, receiver: int) -> list[int]:
     """The sender's clients with a neighbour at the receiver."""
-    there = slice(receiver * SHARE, (receiver + 1) * SHARE)
-    return [i for i in range(sender * SHARE, (sender + 1) * SHARE) if W[i, there].any()]
+    remote = slice(receiver * SHARE, (receiver + 1) * SHARE)
+    return [i for i in range(sender * SHARE, (sender + 1) * SHARE) if W[i, remote].any()]
 
 
 @pytest.mark.parametrize("phase", range(3))
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rows_are_mixed_by_the_phases_own_matrix(name: str, phase: int) -> None:
-    """W(phase) z by one dense product: a link too many, a weight at the wrong end, or one phase late would break it."""
+def test_rows_are_mixed_by_the_matrix_of_the_phase(name: str, phase: int) -> None:
+    """W(phase) z by a dense product. Fails for an extra link, a wrong weight or the weights of another phase."""
     z, W = some_rows(N, torch.float64).numpy(), networks(N)[name].matrix(phase)
     adjacency = (W != 0) & ~np.eye(N, dtype=bool)
-    for send in ("exact", "sparse"):
-        case = (name, send, "torch.float64", phase)
-        assert np.abs(found("mixed", *case) - W @ z).max() <= 1e-14
-        assert np.abs(found("around", *case) - adjacency @ z).max() <= 1e-13
+    for channel in ("exact", "sparse"):
+        case = (name, channel, "torch.float64", phase)
+        assert np.abs(gathered("mixed", *case) - W @ z).max() <= 1e-14
+        assert np.abs(gathered("neighbours", *case) - adjacency @ z).max() <= 1e-13
         degree = np.concatenate([rank[case]["degree"].reshape(len(SEEDS), SHARE) for rank in ranks()], axis=1)
         assert (degree == adjacency.sum(1)).all()
 
@@ -55,18 +55,18 @@ def test_rows_are_mixed_by_the_phases_own_matrix(name: str, phase: int) -> None:
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.float64"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_sparse_messages_are_exact(name: str, dtype: str) -> None:
-    """The same bits as whole rows give: dropping, rounding or misplacing a value would break it."""
-    for key in ("mixed", "around"):
-        assert np.array_equal(found(key, name, "sparse", dtype, 1), found(key, name, "exact", dtype, 1))
+    """The same bits as dense rows. Fails if a value is dropped, rounded or put at another position."""
+    for key in ("mixed", "neighbours"):
+        assert np.array_equal(gathered(key, name, "sparse", dtype, 1), gathered(key, name, "exact", dtype, 1))
 
 
 @given(st.data())
-def test_a_sparse_message_is_the_smallest_and_tells_its_own_form(data: st.DataObject) -> None:
-    """Any share of zeros, around the two borders between forms too: a form mistaken for another would break it."""
+def test_a_sparse_message_has_the_smallest_form_and_its_size_determines_the_form(data: st.DataObject) -> None:
+    """For any share of zeros, near the two thresholds between forms too. Fails if a form is mistaken for another."""
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
     total = data.draw(st.integers(1, 300))
-    border = (total + 7) // 8 // 4
-    count = min(total, data.draw(st.integers(0, total) | st.integers(max(0, border - 1), border + 2)))
+    threshold = (total + 7) // 8 // 4
+    count = min(total, data.draw(st.integers(0, total) | st.integers(max(0, threshold - 1), threshold + 2)))
     flat = torch.zeros(total, dtype=dtype)
     flat[torch.tensor(data.draw(st.permutations(range(total)))[:count], dtype=torch.int64)] = torch.nan
     flat[flat.isnan()] = torch.arange(1, count + 1, dtype=dtype)
@@ -77,52 +77,52 @@ def test_a_sparse_message_is_the_smallest_and_tells_its_own_form(data: st.DataOb
     assert torch.equal(sparse.decode(message, sizes, total, dtype), rows)
 
 
-@pytest.mark.parametrize("send", ["float16", "bfloat16"])
+@pytest.mark.parametrize("channel", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_half_precision_keeps_averages(name: str, send: str) -> None:
-    """z + (W − I) Q(z), so that the mean over clients is kept to rounding of the state: plain W Q(z) would lose it."""
+def test_half_precision_preserves_averages(name: str, channel: str) -> None:
+    """z + (W − I) Q(z) preserves the mean over clients to the rounding of the state; W Q(z) would not."""
     z, W = some_rows(N, torch.float64), networks(N)[name].matrix(2)
-    Q = z.to(getattr(torch, send)).double()
-    mixed = found("mixed", name, send, "torch.float64", 2)
+    Q = z.to(getattr(torch, channel)).double()
+    mixed = gathered("mixed", name, channel, "torch.float64", 2)
     assert np.abs(mixed - (z + torch.tensor(W - np.eye(N)) @ Q).numpy()).max() <= 1e-14
     assert np.abs(mixed.mean(1) - z.numpy().mean(1)).max() <= 1e-15
-    assert np.abs((torch.tensor(W) @ Q - z).numpy().mean(1)).max() > 1e-6  # what the plain form would do
-    single = found("mixed", name, send, "torch.float32", 2).astype(np.float64)
+    assert np.abs((torch.tensor(W) @ Q - z).numpy().mean(1)).max() > 1e-6  # W Q(z)
+    single = gathered("mixed", name, channel, "torch.float32", 2).astype(np.float64)
     assert np.abs(single.mean(1) - z.float().double().numpy().mean(1)).max() <= 1e-7
 
 
-@pytest.mark.parametrize("send", ["float16", "bfloat16"])
-def test_half_precision_keeps_the_sum_of_differences(send: str) -> None:
-    """Σ_i Σ_j (z_i − z_j) is 0 as the neighbours' sum sees it: what SPPDM's dual variables add up to."""
+@pytest.mark.parametrize("channel", ["float16", "bfloat16"])
+def test_half_precision_preserves_the_sum_of_differences(channel: str) -> None:
+    """Σ_i Σ_j (z_i − z_j) = 0 for sums over neighbours through the channel, so that SPPDM's dual variables sum to 0."""
     for name in NETWORKS:
         z, W = some_rows(N, torch.float64).numpy(), networks(N)[name].matrix(0)
         degree = ((W != 0).sum(1) - 1)[:, None]
-        difference = degree * z - found("around", name, send, "torch.float64", 0)
+        difference = degree * z - gathered("neighbours", name, channel, "torch.float64", 0)
         assert np.abs(difference.sum(1)).max() <= 1e-13
 
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.float64"])
-@pytest.mark.parametrize("send", SENDS)
+@pytest.mark.parametrize("channel", CHANNEL_NAMES)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, send: str, dtype: str) -> None:
-    """What torch is given to send to each rank, in bytes: rows that a neighbour needs, once, and ≤ 16 bytes more.
+def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, channel: str, dtype: str) -> None:
+    """The bytes that torch is given to send to each rank are the rows that a neighbour needs, once, and ≤ 16 more.
 
-    A row sent to a rank without a neighbour, twice, or counted other than sent would break it.
+    Fails if a row is sent to a rank without a neighbour or twice, or if the count differs from what is sent.
     """
-    width = {"float16": 2, "bfloat16": 2}.get(send, getattr(torch, dtype.removeprefix("torch.")).itemsize)
+    width = {"float16": 2, "bfloat16": 2}.get(channel, getattr(torch, dtype.removeprefix("torch.")).itemsize)
     z = some_rows(N, getattr(torch, dtype.removeprefix("torch."))).numpy()
     for phase in range(3):
         W = networks(N)[name].matrix(phase)
         for sender, rank in enumerate(ranks()):
-            case = rank[name, send, dtype, phase]
+            case = rank[name, channel, dtype, phase]
             for receiver in set(range(SIZE)) - {sender}:
-                clients = crossing(W, sender, receiver)
+                clients = clients_to_send(W, sender, receiver)
                 sizes = [size for op, peer, size in case["posted"] if op == "isend" and peer == receiver]
                 messages, counted = case["counted"].get(receiver, (0, 0))
                 assert counted == sum(sizes)
-                assert messages == (2 if clients else 0)  # one for W z, one for the neighbours' sum
+                assert messages == (2 if clients else 0)  # one for W z, one for the sum over neighbours
                 rows = len(SEEDS) * len(clients) * ROW * width
-                if send == "sparse":
+                if channel == "sparse":
                     values = np.count_nonzero(z[:, clients], axis=2)
                     positions = np.minimum(4 * values, (ROW + 7) // 8)
                     bodies = np.minimum(values * width + positions, ROW * width)
@@ -132,17 +132,17 @@ def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, send: str, 
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_long_rows_are_summed_in_the_same_order_and_stay_as_they_are(processes: int) -> None:
-    """To the bit: the first neighbour's term, one's own, then the others' by id, on any number of processes.
+def test_long_rows_are_summed_in_a_fixed_order_and_their_memory_is_not_reused_early(processes: int) -> None:
+    """To the bit: the first neighbour's term, the client's own, then the others' by id, on any number of processes.
 
-    Another order, columns summed twice or not at all, or memory that is given out again while a result, or a view of
-    it, is still in use would break it.
+    Fails for another order, columns that are summed twice or not at all, or memory that is reused while a result or a
+    view of it is in use.
     """
     n = 4
-    found, z, W = launch(long_exchanges, processes, n), long_rows(n), dp.ring(n).matrix(0)
-    for send in ("exact", "sparse"):
+    results, z, W = launch(long_exchanges, processes, n), long_rows(n), dp.ring(n).matrix(0)
+    for channel in ("exact", "sparse"):
         for power in range(6):
-            rows = np.concatenate([rank[send][power] for rank in found])
+            rows = np.concatenate([rank[channel][power] for rank in results])
             for i in range(n):
                 first, second = sorted({(i - 1) % n, (i + 1) % n})
                 expected = z[first] * float(W[i, first])
@@ -151,17 +151,17 @@ def test_long_rows_are_summed_in_the_same_order_and_stay_as_they_are(processes: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
-def test_memory_is_used_again_when_nothing_refers_to_it(dtype: torch.dtype) -> None:
-    """Taken back too early, two tensors would share it; never taken back, every mixing would pay for fresh memory."""
-    memory = BufferPool(torch.device("cpu"))
-    first = memory.empty(2 * SMALLEST, dtype)
-    place, view = first.data_ptr(), first[7:].view(torch.uint8)[3:]
+def test_a_buffer_is_reused_once_nothing_refers_to_it(dtype: torch.dtype) -> None:
+    """Reused too early, two tensors would share it; never reused, every mixing would allocate memory."""
+    pool = BufferPool(torch.device("cpu"))
+    first = pool.empty(2 * SMALLEST, dtype)
+    address, view = first.data_ptr(), first[7:].view(torch.uint8)[3:]
     del first
-    second = memory.empty(2 * SMALLEST, dtype)
+    second = pool.empty(2 * SMALLEST, dtype)
     assert second.shape == (2 * SMALLEST,)
     assert second.dtype == dtype
-    assert second.data_ptr() != place
+    assert second.data_ptr() != address
     del view
-    assert memory.empty(2 * SMALLEST, dtype).data_ptr() == place
+    assert pool.empty(2 * SMALLEST, dtype).data_ptr() == address
     # A message of another length, in the same memory.
-    assert memory.empty(2 * SMALLEST - 5, dtype).data_ptr() == place
+    assert pool.empty(2 * SMALLEST - 5, dtype).data_ptr() == address

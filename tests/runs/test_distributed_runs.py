@@ -23,13 +23,13 @@ from tests.support.rank_runs import (
     arguments,
     client_data,
     fit,
-    fit_each,
+    fit_with_changes,
     run,
     run_as_version,
-    run_each,
     run_slowly,
     run_until_killed,
-    run_with_no_one,
+    run_with_arguments,
+    run_without_peers,
     small_model,
 )
 from tests.support.small_runs import CommandResult, files, train, write_config
@@ -265,7 +265,7 @@ def test_a_process_needs_its_own_files_only(tmp_path: Path, weighting: str) -> N
             (config.parent / "data").mkdir(exist_ok=True)
             shutil.copy(tmp_path / "all" / "data" / f"{i}.npz", config.parent / "data")
         own.append([str(config)])
-    said = launch(run_each, 2, ["--out", str(tmp_path / "out")], per_rank=own)
+    said = launch(run_with_arguments, 2, ["--out", str(tmp_path / "out")], per_rank=own)
     assert [s.code for s in said] == [0, 0], said
     for name in ("state.safetensors", "model.safetensors"):
         a, b = load_file(tmp_path / "out" / name), load_file(tmp_path / "simulated" / name)
@@ -310,7 +310,7 @@ def test_what_no_rank_can_do(whole: Path, tmp_path: Path, size: int, own: list[s
 def test_what_differs_between_ranks(whole: Path, tmp_path: Path) -> None:
     """The rank and the key are named, and nothing is written."""
     own = [["--set", "algorithm.alpha=0.1"], ["--set", "algorithm.alpha=0.2"]]
-    first, second = launch(run_each, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
+    first, second = launch(run_with_arguments, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
     assert second.err.startswith("error: algorithm.alpha: 0.2 on rank 1 (host ")
     assert first.err.startswith("error: rank 1 (host ")
     assert "algorithm.alpha" in first.err
@@ -320,7 +320,7 @@ def test_what_differs_between_ranks(whole: Path, tmp_path: Path) -> None:
 
 def test_a_configuration_that_one_rank_cannot_read(whole: Path, tmp_path: Path) -> None:
     own = [["--set", "algorithm.alhpa=0.1"], []]
-    first, second = launch(run_each, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
+    first, second = launch(run_with_arguments, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
     assert "alhpa" in first.err
     assert second.err.startswith("error: rank 0 (host ")
     assert (first.code, second.code) == (2, 2)
@@ -337,7 +337,7 @@ def test_packages_of_other_versions(whole: Path, tmp_path: Path) -> None:
 def test_nobody_to_meet(whole: Path, tmp_path: Path) -> None:
     """An address where no one answers: one line, after the time-out, with the address."""
     settings = ("--set", "processes.timeout=1.0")
-    (said,) = launch(run_with_no_one, 1, str(whole / "c.toml"), "--out", str(tmp_path / "out"), *settings)
+    (said,) = launch(run_without_peers, 1, str(whole / "c.toml"), "--out", str(tmp_path / "out"), *settings)
     assert said.code == 2
     assert said.err.splitlines()[-1].startswith("error: rank 1 of 2 (host ")
     assert "met no others at 127.0.0.1:" in said.err
@@ -390,6 +390,6 @@ def test_fit_takes_this_processes_data(n: int, size: int) -> None:
     ("changes", "said"), [({"steps": 9}, "steps: 9 on rank 1 (host"), ({"beta": 0.5}, "beta: 0.5 on rank 1 (host")]
 )
 def test_fit_refuses_what_differs(changes: dict[str, Any], said: str) -> None:
-    first, second = launch(fit_each, 2, 2, per_rank=[{}, changes])
+    first, second = launch(fit_with_changes, 2, 2, per_rank=[{}, changes])
     assert second.startswith(f"ConfigError: {said}")
     assert first.startswith("GroupError: rank 1 (host ")

@@ -28,9 +28,9 @@ SEEDS = [3, 0, 5, 1, 2]
 class InSecondGroup(KillAt):
     """Ends the run while its second group of seeds is trained."""
 
-    def _end(self, loop: Loop, *_: object) -> None:
+    def _kill(self, loop: Loop, *_: object) -> None:
         if loop.engine.problem.seeds == (5, 1, 2):
-            super()._end(loop)
+            super()._kill(loop)
 
 
 @pytest.fixture

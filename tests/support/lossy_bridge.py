@@ -1,9 +1,9 @@
-"""A bridge in user space that is slow and loses frames: for kernels that lack `tc netem`.
+"""A bridge in user space that delays and loses frames, for kernels without `tc netem`.
 
     python lossy_bridge.py SECONDS SHARE COUNTS INTERFACE…
 
-passes every frame on to all other interfaces, so many seconds later, but for a share of them that is lost. What it has
-passed on and lost is written to the file COUNTS when it is told to end.
+forwards every frame to all other interfaces SECONDS later, except for a random SHARE that is lost. On SIGTERM it writes
+the numbers of forwarded and lost frames to the file COUNTS.
 """
 
 import heapq
@@ -25,8 +25,8 @@ def main(delay: float, loss: float, counts: Path, names: list[str]) -> None:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         port.bind((name, 0))
         ports.append(port)
-    dice, passed, lost, number = random.Random(0), 0, 0, 0
-    waiting: list[tuple[float, int, int, bytes]] = []  # when due, a number to keep the order, from which port, what
+    dice, forwarded, lost, number = random.Random(0), 0, 0, 0
+    waiting: list[tuple[float, int, int, bytes]] = []  # due time, sequence number, index of the source port, frame
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
     counts.write_text("0 0", encoding="utf-8")
@@ -40,14 +40,14 @@ def main(delay: float, loss: float, counts: Path, names: list[str]) -> None:
             if dice.random() < loss:
                 lost += 1
                 continue
-            passed, number = passed + 1, number + 1
+            forwarded, number = forwarded + 1, number + 1
             heapq.heappush(waiting, (time.monotonic() + delay, number, ports.index(port), frame))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, source, frame = heapq.heappop(waiting)
-            for place, port in enumerate(ports):
-                if place != source:
+            for index, port in enumerate(ports):
+                if index != source:
                     port.send(frame)
-    counts.write_text(f"{passed} {lost}", encoding="utf-8")
+    counts.write_text(f"{forwarded} {lost}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the processes of the tests do; each function runs on every rank, and returns plain numbers and arrays."""
+"""What ranks do with an engine in tests: each function runs on every rank and returns plain numbers and arrays."""
 
 import signal
 import time
@@ -36,7 +36,7 @@ Array = np.ndarray[Any, Any]
 
 
 def problem(n: int, *, composite: bool = True, model: nn.Module | None = None, weighting: Any = "uniform") -> Problem:
-    """n clients with unequal shares of some samples, two seeds with partitions and starts of their own."""
+    """A problem of n clients with unequal numbers of samples, and two seeds with different partitions and starts."""
     rng = np.random.default_rng(7)
     inputs, labels = rng.normal(size=(SAMPLES, D_IN)), rng.integers(0, CLASSES, SAMPLES)
     model = model or nn.Linear(D_IN, CLASSES)
@@ -60,7 +60,7 @@ def problem(n: int, *, composite: bool = True, model: nn.Module | None = None, w
 
 
 def cases() -> list[tuple[str, int]]:
-    """Every method at T0 = 1 and, where it supports it, 5."""
+    """Every method with T0 = 1 and, where it supports it, T0 = 5."""
     return [
         (name, period)
         for name in ALGORITHMS
@@ -70,14 +70,14 @@ def cases() -> list[tuple[str, int]]:
 
 
 def setting(name: str, n: int) -> tuple[Problem, dp.Network | None, dp.Algorithm]:
-    """A method, with a problem and a network that it can have."""
+    """A method with a problem and a network that it supports."""
     method = dp.algorithm(name)
     network = None if method.server else dp.ring(n, mixing="lazy-metropolis")
     return problem(n, composite=method.handles != "smooth"), network, method
 
 
 def simulated(name: str, period: int, n: int) -> Simulator:
-    """The same case in the simulator."""
+    """The same case in a simulator, after all steps."""
     sim = Simulator(*setting(name, n), period=period, batch_size=4, settings=SETTINGS)
     sim.start()
     for _ in range(STEPS):
@@ -86,7 +86,7 @@ def simulated(name: str, period: int, n: int) -> Simulator:
 
 
 def trajectories(n: int) -> dict[tuple[str, int], tuple[dict[str, Array], tuple[float, ...]]]:
-    """The last state, and the costs, of every case."""
+    """The final state and the costs of every case."""
     group = join(30, "cpu")
     out = {}
     for name, period in cases():
@@ -102,12 +102,12 @@ def trajectories(n: int) -> dict[tuple[str, int], tuple[dict[str, Array], tuple[
 
 
 def mean_costs(engine: DistributedEngine) -> Costs:
-    """What a client has cost on average over all ranks, as the history records it."""
+    """The mean costs of a client over all ranks, as the history records them."""
     return Loop(engine, STEPS)._costs()[0]
 
 
 def measures(engine: Simulator | DistributedEngine, train: bool = True) -> dict[str, Tensor]:
-    """All measures of a state, `[S]` each, as far as they may be shared."""
+    """All measures of a state that may be shared, each `[S]`."""
     if engine.sharing == "none":
         return {}
     values = cheap(engine.state, engine.oracle, train, engine.reduction)
@@ -118,7 +118,7 @@ def measures(engine: Simulator | DistributedEngine, train: bool = True) -> dict[
 
 
 def networks(n: int) -> dict[str, dp.Network]:
-    """Fixed and changing ones."""
+    """Fixed and time-varying networks by name."""
     return {
         "ring": dp.ring(n),
         "star": dp.star(n),
@@ -131,7 +131,7 @@ def networks(n: int) -> dict[str, dp.Network]:
 
 
 def some_rows(n: int, dtype: torch.dtype, zeros: float = 0.7) -> Tensor:
-    """Rows of all clients of all seeds, `[S, n, ROW]`; some of each client's are zero, more or fewer of them."""
+    """Rows of all clients and seeds, `[S, n, ROW]`, with a share of zeros that grows with the client's index."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(len(SEEDS), n, ROW, generator=generator, dtype=torch.float64)
     mask = torch.rand(rows.shape, generator=generator) < zeros * torch.linspace(0, 1.4, n)[:, None]
@@ -142,36 +142,36 @@ Posted = list[tuple[str, int, int]]
 
 
 def count_posted() -> Posted:
-    """From now on every transfer that is handed to torch is noted: (isend or irecv, peer, bytes)."""
+    """Record every transfer that is passed to torch from now on: ("isend" or "irecv", peer, bytes)."""
     posted: Posted = []
     post = dist.batch_isend_irecv
 
-    def noting(operations: list[dist.P2POp]) -> Any:
+    def recording(operations: list[dist.P2POp]) -> Any:
         posted.extend((op.op.__name__, op.peer, op.tensor.numel() * op.tensor.element_size()) for op in operations)
         return post(operations)
 
-    dist.batch_isend_irecv = noting
+    dist.batch_isend_irecv = recording
     return posted
 
 
 def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
-    """W z and the sum over neighbours, of every network and encoding, in three phases; and what was sent for it."""
+    """W z and the sum over neighbours for every network and channel in three phases, and what was sent for them."""
     group, posted = join(30, "cpu"), count_posted()
     out = {}
     for name, network in networks(n).items():
-        for send in CHANNELS:
+        for channel in CHANNELS:
             for dtype in (torch.float64, torch.float32):
-                links = LinkMix(network, group, len(SEEDS), dtype, as_channel(send), ROW)
+                links = LinkMix(network, group, len(SEEDS), dtype, as_channel(channel), ROW)
                 z = some_rows(n, dtype)[:, list(links.held)].flatten(0, 1)
                 for phase in range(3):
                     posted.clear()
                     before = {peer: (t.messages, t.bytes) for peer, t in links.traffic.items()}
                     links.begin(phase)
-                    mixed, around = links(z), links.neighbours(z)
+                    mixed, neighbours = links(z), links.neighbours(z)
                     shape = (len(SEEDS), len(links.held), ROW)
-                    out[name, send, str(dtype), phase] = {
+                    out[name, channel, str(dtype), phase] = {
                         "mixed": (mixed + 0).view(shape).numpy(),
-                        "around": (around + 0).view(shape).numpy(),
+                        "neighbours": (neighbours + 0).view(shape).numpy(),
                         "degree": links.degree.numpy(),
                         "posted": list(posted),
                         "counted": {
@@ -183,36 +183,36 @@ def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
     return out
 
 
-#: Longer than what is summed at once, by a length that no vector divides.
+#: Longer than what is summed at once, by a length that is not a multiple of any vector's.
 LONG = CACHED + 1_003
 
 
 def long_rows(n: int) -> Tensor:
-    """Rows of all clients, `[n, LONG]`; most of their values are zero."""
+    """Rows of all clients, `[n, LONG]`, whose values are mostly zero."""
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(n, LONG, generator=generator)
     return rows.masked_fill(torch.rand(rows.shape, generator=generator) < 0.8, 0.0)
 
 
 def long_exchanges(n: int) -> dict[str, list[Array]]:
-    """Mixings of 1, 2, 4, … times some long rows: of every other one all is kept, of the rest a view."""
+    """Mixings of long rows times 1, 2, 4, …; alternately the complete result and a view of it are returned."""
     group = join(30, "cpu")
     out = {}
-    for send in ("exact", "sparse"):
-        links = LinkMix(dp.ring(n), group, 1, torch.float32, as_channel(send), LONG)
+    for channel in ("exact", "sparse"):
+        links = LinkMix(dp.ring(n), group, 1, torch.float32, as_channel(channel), LONG)
         z = long_rows(n)[list(links.held)]
-        kept = []
+        results = []
         for power in range(6):
             mixed = awaited(links(z * 2**power))
             awaited(links.neighbours(z))
-            kept.append(mixed if power % 2 == 0 else mixed[:, 5:])
+            results.append(mixed if power % 2 == 0 else mixed[:, 5:])
             del mixed
-        out[send] = [rows.numpy() for rows in kept]
+        out[channel] = [rows.numpy() for rows in results]
     group.leave()
     return out
 
 
-CHANGING = [
+TIME_VARYING = [
     ("dropped", "depositum", 2),
     ("one peer", "depositum", 2),
     ("dropped", "sppdm", 1),
@@ -220,11 +220,11 @@ CHANGING = [
 ]
 
 
-def changing(n: int) -> list[Array]:
-    """x after some steps on networks that change."""
+def time_varying_trajectories(n: int) -> list[Array]:
+    """x after all steps on time-varying networks."""
     group = join(30, "cpu")
     out = []
-    for network, name, period in CHANGING:
+    for network, name, period in TIME_VARYING:
         parts = problem(n), networks(n)[network], dp.algorithm(name)
         engine = DistributedEngine(*parts, group, period=period, batch_size=4, settings=SETTINGS)
         engine.start()
@@ -235,20 +235,20 @@ def changing(n: int) -> list[Array]:
     return out
 
 
-# Measures and whole states
+# Measures and complete states
 
 
-def normed_model() -> nn.Module:
+def batch_norm_model() -> nn.Module:
     """A model with buffers."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
 def measured(n: int, evaluate: Any) -> tuple[dict[str, list[float]], int]:
-    """All measures after a few steps, and the messages between ranks that measuring took."""
+    """All measures after a few steps, and the number of point-to-point messages that measuring took."""
     group, posted = join(30, "cpu"), count_posted()
     engine = DistributedEngine(
-        problem(n, model=normed_model(), weighting="samples"),
+        problem(n, model=batch_norm_model(), weighting="samples"),
         dp.ring(n),
         dp.Depositum(0.1),
         group,
@@ -267,20 +267,20 @@ def measured(n: int, evaluate: Any) -> tuple[dict[str, list[float]], int]:
     return {name: value.tolist() for name, value in values.items()}, sent
 
 
-def resumed(n: int) -> bool:
-    """Whether a run that was taken up half-way, by another engine, ends in the same bytes at the same cost."""
+def resumes_exactly(n: int) -> bool:
+    """Whether a run that another engine resumes half-way ends in the same bytes at the same cost."""
     group = join(30, "cpu")
 
     def engine(steps: int) -> DistributedEngine:
-        made = DistributedEngine(
-            problem(n, model=normed_model()), dp.ring(n), dp.Depositum(0.1), group, batch_size=6, settings=SETTINGS
+        created = DistributedEngine(
+            problem(n, model=batch_norm_model()), dp.ring(n), dp.Depositum(0.1), group, batch_size=6, settings=SETTINGS
         )
-        made.start()
+        created.start()
         for _ in range(steps):
-            made.step()
-        return made
+            created.step()
+        return created
 
-    whole, half, other = engine(9), engine(4), engine(0)
+    uninterrupted, half, other = engine(9), engine(4), engine(0)
     other.restore(half.snapshot(), half.t, half.costs)
     for _ in range(5):
         other.step()
@@ -288,14 +288,14 @@ def resumed(n: int) -> bool:
     for _ in range(5):
         one_seed.step()
     group.leave()
-    a, b, c = whole.snapshot(), other.snapshot(), one_seed.snapshot()
-    share = len(whole.clients)
+    a, b, c = uninterrupted.snapshot(), other.snapshot(), one_seed.snapshot()
+    share = len(uninterrupted.clients)
     same = all(torch.equal(a[key], b[key]) and torch.allclose(a[key][share:], c[key], atol=1e-12) for key in a)
-    return same and other.costs == whole.costs
+    return same and other.costs == uninterrupted.costs
 
 
-def poisoned(n: int) -> list[tuple[Any, ...]]:
-    """What all ranks agree on when one client of the second seed leaves the finite numbers."""
+def divergences(n: int) -> list[tuple[Any, ...]]:
+    """What all ranks agree on when a variable of one client of the second seed is set to NaN."""
     group = join(30, "cpu")
     engine = DistributedEngine(problem(n), dp.ring(n), dp.Depositum(0.1), group, batch_size=4, settings=SETTINGS)
     engine.start()
@@ -314,32 +314,32 @@ def poisoned(n: int) -> list[tuple[Any, ...]]:
 
 
 def until_lost(n: int, name: str, timeout: float, folder: str) -> tuple[str, tuple[int, ...], float]:
-    """Run until a peer is lost; say what is said of it, who is named, and when."""
-    asked: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
+    """Run until a peer is lost; return the error, the ranks that it names, and when it was raised."""
+    signals: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: signals.append(number))
     group = join(timeout, "cpu")
     engine = DistributedEngine(*setting(name, n), group, batch_size=4, settings=SETTINGS)
     engine.start()
     try:
         while True:
             engine.step()
-            if asked:
-                time.sleep(60)  # it hangs, though its other threads go on
+            if signals:
+                time.sleep(60)  # hangs, although its other threads continue
             if engine.t == 5:
                 (Path(folder) / str(group.rank)).touch()
     except PeerLost as lost:
         return str(lost), lost.ranks, time.monotonic()
 
 
-def refused(settings: dict[str, Any]) -> str:
-    """What this rank says when ranks come with these settings; "" if it goes on."""
+def agree_on_settings(settings: dict[str, Any]) -> str:
+    """The error of this rank when each rank has these settings; "" if there is none."""
     try:
         group = join(10, "cpu")
         with group.all_or_none("start"):
             if version := settings.pop("version", None):
                 communicator._versions = lambda: {"version of depositum": version}
             if missing := settings.pop("missing", None):
-                raise dp.DataError(f"{missing}: is not here")
+                raise dp.DataError(f"{missing}: no such file")
         group.check_same(settings)
         with group.all_or_none("share the clients"):
             Placement(settings["problem"]["clients"], group.size)
@@ -349,8 +349,8 @@ def refused(settings: dict[str, Any]) -> str:
     return ""
 
 
-def alone(timeout: float) -> str:
-    """What a process says that nobody else joins."""
+def join_without_peers(timeout: float) -> str:
+    """The error of a process that no other one joins."""
     try:
         join(timeout, "cpu")
     except dp.DepositumError as error:
@@ -358,8 +358,8 @@ def alone(timeout: float) -> str:
     return ""
 
 
-def slow_once(n: int, timeout: float, folder: str) -> tuple[str, tuple[int, ...]]:
-    """Rank 1 answers late, when it has been noted but not given up; later rank 2 ends. Who is named then?"""
+def late_once(n: int, timeout: float, folder: str) -> tuple[str, tuple[int, ...]]:
+    """Rank 1 answers late, after notes about it but before an error; return the later error and the ranks it names."""
     group = join(timeout, "cpu")
     engine = DistributedEngine(*setting("depositum", n), group, batch_size=4, settings=SETTINGS)
     engine.start()

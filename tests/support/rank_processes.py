@@ -1,4 +1,4 @@
-"""Real processes for tests: started as torchrun would start them, and cheap.
+"""Starts real processes for tests, with the environment that torchrun would give them, at little cost.
 
 They are forked from a server that has imported torch once and has never computed anything.
 """
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 CONTEXT = mp.get_context("forkserver")
-# What runs import on the way, too: each process would otherwise spend seconds on it.
+# Also what runs import later: each process would otherwise spend seconds on it.
 CONTEXT.set_forkserver_preload(
     ["tests.support.rank_engines", "tests.support.rank_runs", "matplotlib.pyplot", "sklearn.datasets"]
 )
@@ -27,8 +27,22 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def wait_for_line(log: Path, text: str, timeout: float = 60.0) -> None:
+    """Wait until a log contains a text."""
+    end = time.monotonic() + timeout
+    while not (log.exists() and text in log.read_text(encoding="utf-8")):
+        assert time.monotonic() < end, f"{log} does not contain {text!r} after {timeout} s"
+        time.sleep(0.01)
+
+
 def _main(
-    rank: int, size: int, port: int, more: dict[str, str], pipe: Connection, work: Callable[..., Any], arguments: Any
+    rank: int,
+    size: int,
+    port: int,
+    environment: dict[str, str],
+    pipe: Connection,
+    work: Callable[..., Any],
+    arguments: Any,
 ) -> None:
     import torch
 
@@ -41,15 +55,16 @@ def _main(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         GLOO_SOCKET_IFNAME="lo",
-        **more,
+        **environment,
     )
     pipe.send(work(*arguments))
 
 
 class RankProcesses:
-    """`size` processes that run `work(*arguments)`, and send what it returns; used in a `with`, which ends them.
+    """`size` processes that run `work(*arguments)` and send back its result; a context manager that ends them.
 
-    `kept` is the store of a launcher that outlives its processes, as torchrun's does, and which attempt this is.
+    `per_rank` has a last argument for each rank. `store` is the port of a store that outlives the processes, as
+    torchrun's does, and the number of this attempt.
     """
 
     def __init__(
@@ -58,17 +73,17 @@ class RankProcesses:
         size: int,
         *arguments: Any,
         per_rank: list[Any] | None = None,
-        kept: tuple[int, int] | None = None,
+        store: tuple[int, int] | None = None,
     ) -> None:
-        port, more = free_port(), {}
-        if kept is not None:
-            port, attempt = kept
-            more = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        port, environment = free_port(), {}
+        if store is not None:
+            port, attempt = store
+            environment = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": str(attempt)}
         self.processes, self.pipes = [], []
         for rank in range(size):
             here, there = CONTEXT.Pipe(duplex=False)
             own = (*arguments, *([per_rank[rank]] if per_rank else []))
-            process = CONTEXT.Process(target=_main, args=(rank, size, port, more, there, work, own), daemon=True)
+            process = CONTEXT.Process(target=_main, args=(rank, size, port, environment, there, work, own), daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
@@ -83,8 +98,8 @@ class RankProcesses:
                 process.kill()
             process.join(5)
 
-    def wait_for(self, folder: Path) -> None:
-        """Until every rank has put a file there; a rank that ends before it fails the test."""
+    def wait_for_files(self, folder: Path) -> None:
+        """Wait until every rank has created a file in the folder; fail if a rank ends before that."""
         while len(list(folder.iterdir())) < len(self.processes):
             assert all(process.is_alive() for process in self.processes), "a process ended before it had begun"
             time.sleep(0.02)
@@ -95,21 +110,21 @@ class RankProcesses:
         os.kill(pid, number)
 
     def receive(self, rank: int, timeout: float = 60.0) -> Any:
-        """The next thing that a rank sends."""
+        """The result of one rank."""
         assert self.pipes[rank].poll(timeout), f"rank {rank} sent nothing within {timeout} s"
         return self.pipes[rank].recv()
 
     def results(self, timeout: float = 120.0) -> list[Any]:
-        """What every rank returned; all of them have ended by then."""
+        """The results of all ranks, once all processes have ended."""
         end = time.monotonic() + timeout
         out = [self.receive(rank, max(0.0, end - time.monotonic())) for rank in range(len(self.pipes))]
         for process in self.processes:
             process.join(10)
-            assert not process.is_alive(), "a process is left running"
+            assert not process.is_alive(), "a process is still running"
         return out
 
 
 def launch(work: Callable[..., Any], size: int, *arguments: Any, per_rank: list[Any] | None = None) -> list[Any]:
-    """What `work(*arguments)` returns on each of `size` processes."""
+    """The results of `work(*arguments)` on each of `size` processes."""
     with RankProcesses(work, size, *arguments, per_rank=per_rank) as started:
         return started.results()

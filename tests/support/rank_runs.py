@@ -1,4 +1,4 @@
-"""What the processes of the tests of whole runs do: the command line, as torchrun would start it."""
+"""What ranks do in tests of complete runs: the command line or `fit`, as torchrun would start it."""
 
 import os
 import signal
@@ -19,47 +19,47 @@ Array = np.ndarray[Any, Any]
 
 
 def run(*arguments: str) -> CommandResult:
-    """`depositum run`; what it said, and its exit code."""
+    """`depositum run`: its output and exit code."""
     return cli("run", *arguments)
 
 
-def run_each(first: list[str], own: list[str]) -> CommandResult:
-    """`depositum run` with arguments of this rank's own after those of all."""
-    return cli("run", *first, *own)
+def run_with_arguments(common: list[str], own: list[str]) -> CommandResult:
+    """`depositum run` with the arguments of all ranks and then those of this rank."""
+    return cli("run", *common, *own)
 
 
 def run_slowly(pause: str, *arguments: str) -> CommandResult:
-    """`depositum run` of a model that takes its time."""
+    """`depositum run` of a model whose forward pass sleeps for `pause` seconds."""
     os.environ["PAUSE"] = pause
     return cli("run", *arguments)
 
 
-def run_as_version(first: list[str], version: str) -> CommandResult:
-    """`depositum run` of another version of the package."""
+def run_as_version(common: list[str], version: str) -> CommandResult:
+    """`depositum run` with another version of the package."""
     communicator._versions = lambda: {"version of depositum": version}
-    return cli("run", *first)
+    return cli("run", *common)
 
 
-def run_with_no_one(*arguments: str) -> CommandResult:
-    """`depositum run` as the second of two processes, of which the first is nowhere."""
+def run_without_peers(*arguments: str) -> CommandResult:
+    """`depositum run` as the second of two processes, of which the first was not started."""
     os.environ.update(RANK="1", WORLD_SIZE="2")
     return cli("run", *arguments)
 
 
 def run_until_killed(victim: int, moment: str, t: int, *arguments: str) -> CommandResult:
-    """`depositum run`, of which one rank is killed by `kill -9` at a moment of an iteration.
+    """`depositum run`, in which one rank is killed by SIGKILL in a callback method at an iteration.
 
-    `"on_write"` is in the midst of a checkpoint: the first of this rank's clients is written, the second is not.
+    `"on_write"` is during a checkpoint: the first of this rank's clients has been written, the second has not.
     """
     if int(os.environ["RANK"]) == victim:
         if moment == "on_write":
-            _die_within_a_checkpoint(t)
+            _die_during_checkpoint(t)
         else:
             _die_at(moment, t)
     return cli("run", *arguments)
 
 
-def _end() -> None:
+def _kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -67,21 +67,21 @@ def _die_at(moment: str, t: int) -> None:
     class Dying(distributed_run.RankLog):
         def _die(self, loop: Any, *_: object) -> None:
             if loop.t == t:
-                _end()
+                _kill_itself()
 
     setattr(Dying, moment, Dying._die)
     distributed_run.RankLog = Dying  # type: ignore[misc]
 
 
-def _die_within_a_checkpoint(t: int) -> None:
+def _die_during_checkpoint(t: int) -> None:
     write = checkpoint.write
-    seen: list[Path] = []
+    written: list[Path] = []
 
     def writing(path: Path, snapshot: Any) -> None:
         if snapshot.t == t:
-            seen.append(path)
-            if len(seen) == 2:
-                _end()
+            written.append(path)
+            if len(written) == 2:
+                _kill_itself()
         write(path, snapshot)
 
     checkpoint.write = writing  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def _die_within_a_checkpoint(t: int) -> None:
 
 
 def client_data(client: int) -> tuple[Array, Array]:
-    """Samples of one client; unequal numbers of them."""
+    """The samples of one client; clients have unequal numbers of them."""
     rng = np.random.default_rng(client)
     size = 20 + 5 * client
     labels = rng.integers(0, 3, size)
@@ -103,7 +103,8 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
 
 
-def arguments(n: int) -> dict[str, Any]:
+def fit_arguments(n: int) -> dict[str, Any]:
+    """Arguments of `dp.fit` for n clients."""
     return {
         "network": dp.ring(n),
         "regularizer": dp.L1(),
@@ -121,7 +122,7 @@ def arguments(n: int) -> dict[str, Any]:
     }
 
 
-class Asked(Callback):
+class StepCounter(Callback):
     def __init__(self) -> None:
         self.steps = 0
 
@@ -130,25 +131,25 @@ class Asked(Callback):
 
 
 def fit(n: int, as_pair: bool, **changes: Any) -> dict[str, Any] | str:
-    """`dp.fit` with this process's own data, twice: a script may fit as often as it likes."""
+    """`dp.fit` with the data of this process's clients, twice, since a script may call it repeatedly."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     share = n // size
     own = [client_data(i) for i in range(rank * share, (rank + 1) * share)]
-    asked = Asked()
-    given = {**arguments(n), **changes, "processes": ProcessSettings(timeout=20)}
+    counter = StepCounter()
+    given = {**fit_arguments(n), **changes, "processes": ProcessSettings(timeout=20)}
     try:
         for _ in range(2):
-            result = dp.fit(small_model(), own[0] if as_pair else own, callbacks=[asked], **given)
+            result = dp.fit(small_model(), own[0] if as_pair else own, callbacks=[counter], **given)
     except dp.DepositumError as error:
         return f"{type(error).__name__}: {error}"
     return {
         "state": {k: v.numpy() for k, v in result.state.items()},
         "model": {k: v.numpy() for k, v in result.model.state_dict().items()},
         "history": result.history.drop(columns="seconds").to_dict("list"),
-        "steps": asked.steps,
+        "steps": counter.steps,
     }
 
 
-def fit_each(n: int, changes: dict[str, Any]) -> dict[str, Any] | str:
-    """`dp.fit` with arguments of this rank's own."""
+def fit_with_changes(n: int, changes: dict[str, Any]) -> dict[str, Any] | str:
+    """`dp.fit` with some arguments changed on this rank."""
     return fit(n, False, **changes)

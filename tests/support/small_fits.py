@@ -1,4 +1,4 @@
-"""Calls of `depositum.fit` that take a moment: the same data and settings, but for what a test changes."""
+"""Short calls of `depositum.fit`: the same data and settings, except for what a test changes."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ import depositum as dp
 
 
 def client_pairs(clients=4, size=30, features=5, classes=3, seed=0):
-    """Linearly separable but for noise; every client has its own share of the classes."""
+    """One (inputs, targets) pair per client, with labels of a linear model; clients have shifted inputs."""
     rng = np.random.default_rng(seed)
     truth = rng.standard_normal((features, classes))
     pairs = []
@@ -19,6 +19,7 @@ def client_pairs(clients=4, size=30, features=5, classes=3, seed=0):
 
 
 def small_fit(model=None, clients=None, **settings):
+    """Train for 12 iterations on the CPU."""
     settings = {"steps": 12, "evaluate_every": 4, "progress": False, "batch_size": 8, "device": "cpu", **settings}
     torch.manual_seed(0)
     return dp.fit(model or nn.Linear(5, 3), client_pairs() if clients is None else clients, **settings)

@@ -1,4 +1,4 @@
-"""Runs small enough to be tested by the dozen, and what is compared of them."""
+"""Small runs, callbacks that interrupt them, and what is compared of their results."""
 
 import contextlib
 import copy
@@ -17,7 +17,7 @@ from depositum.cli import main
 from depositum.engines import Callback, Loop
 from depositum.runs import RunResult, execute, load
 
-#: Four clients, a linear model of 15 parameters; evaluations and checkpoints do not coincide.
+#: Four clients and a linear model of 15 parameters; evaluations and checkpoints do not coincide.
 SMALL: dict[str, dict[str, Any]] = {
     "problem": {
         "dataset": {"synthetic": {"samples": 60, "features": 4, "classes": 3}},
@@ -27,23 +27,23 @@ SMALL: dict[str, dict[str, Any]] = {
         "beta": 1e-3,
     },
     "algorithm": {"alpha": 0.1, "gamma": 0.5},
-    # On the CPU everywhere: the processes that tests start then need no GPU of their own.
+    # Always on the CPU, so that processes that tests start do not each need a GPU.
     "run": {"steps": 20, "period": 3, "batch_size": 4, "evaluate_every": 4, "checkpoint_every": 6, "device": "cpu"},
     "metrics": {"costly_every": 8},
 }
 
-#: A person's own model: batch norm (buffers), and a pause per forward pass where a test wants time to interrupt it.
+#: A user-defined model with batch norm (buffers), and a pause per forward pass for tests that interrupt it.
 USER_MODEL = """
 import os, pathlib, time
 from torch import nn
 
-class Own(nn.Sequential):
+class Slow(nn.Sequential):
     def forward(self, x):
         time.sleep(float(os.environ.get("PAUSE", "0")))
         return super().forward(x)
 
 def normalised(shape, classes):
-    return Own(nn.Linear(shape[0], 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes))
+    return Slow(nn.Linear(shape[0], 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, classes))
 
 def never_ready(shape, classes):
     pathlib.Path(os.environ["BUILDING"]).touch()
@@ -52,7 +52,7 @@ def never_ready(shape, classes):
 
 
 def write_config(path: Path, **changes: dict[str, Any]) -> Path:
-    """Write `SMALL` with some keys of its sections changed, and a person's own models beside it."""
+    """Write `SMALL` with some keys of its sections changed, and the module of user-defined models beside it."""
     table = copy.deepcopy(SMALL)
     for section, keys in changes.items():
         table.setdefault(section, {}).update(keys)
@@ -65,14 +65,13 @@ def write_config(path: Path, **changes: dict[str, Any]) -> Path:
 def train(
     config: Path, out: Path, *callbacks: Callback, overrides: tuple[str, ...] = ()
 ) -> tuple[RunResult, list[str]]:
-    """Run a configuration file in this process; return the result and what was said."""
-    said: list[str] = []
-    checked = load(config, overrides)
-    return execute(checked, out, callbacks=callbacks, say=said.append), said
+    """Run a configuration file in this process; return the result and the lines that were reported."""
+    lines: list[str] = []
+    return execute(load(config, overrides), out, callbacks=callbacks, say=lines.append), lines
 
 
 def command(*arguments: object, **environment: str) -> "subprocess.Popen[str]":
-    """Start the command line as a process of its own."""
+    """Start the command line in a new process."""
     return subprocess.Popen(
         [sys.executable, "-m", "depositum", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -83,14 +82,14 @@ def command(*arguments: object, **environment: str) -> "subprocess.Popen[str]":
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder and its bytes: what must stay as it is."""
+    """The bytes of every file below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def outcome(folder: Path, traced: bool = True) -> dict[str, Any]:
-    """Everything of a run that may not depend on when it was stopped: all but wall time and the picture."""
-    kept = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
-    kept.pop("state.previous.safetensors", None)
+    """Everything in a run's folder that must not depend on interruptions: all but wall time and the figure."""
+    tensors = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
+    tensors.pop("state.previous.safetensors", None)
     with (folder / "history.csv").open(newline="") as file:
         history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
     tables = {
@@ -98,21 +97,21 @@ def outcome(folder: Path, traced: bool = True) -> dict[str, Any]:
         for name in ("consensus.csv", "perplexity.csv")
         if (folder / name).exists() and (traced or name != "consensus.csv")
     }
-    return {**kept, "history": history, **tables}
+    return {**tensors, "history": history, **tables}
 
 
 class Killed(Exception):
-    """Stands for the end of the process: nothing that comes after it is done."""
+    """Stands for the end of the process: nothing after it is executed."""
 
 
 class KillAt(Callback):
-    """Ends the run at a moment of an iteration, without a checkpoint of its own."""
+    """Ends the run in a callback method at an iteration, without a checkpoint."""
 
     def __init__(self, t: int, moment: str = "on_step") -> None:
         self.t = t
-        setattr(self, moment, self._end)
+        setattr(self, moment, self._kill)
 
-    def _end(self, loop: Loop, *_: object) -> None:
+    def _kill(self, loop: Loop, *_: object) -> None:
         if loop.t == self.t:
             raise Killed
 
@@ -128,18 +127,18 @@ class StopAt(Callback):
 
 
 class LimitedMemory(Callback):
-    """A device that cannot hold more than so many seeds, as it finds out at some iteration."""
+    """A device without memory for more than some trials, which raises an error at an evaluation from iteration t on."""
 
-    def __init__(self, seeds: int = 2, t: int = 0) -> None:
-        self.seeds, self.t = seeds, t
+    def __init__(self, trials: int = 2, t: int = 0) -> None:
+        self.trials, self.t = trials, t
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
-        if loop.t >= self.t and len(loop.engine.problem.trials) > self.seeds:
+        if loop.t >= self.t and len(loop.engine.problem.trials) > self.trials:
             raise torch.OutOfMemoryError
 
 
 class CommandResult(NamedTuple):
-    """What a command ended with."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -147,7 +146,7 @@ class CommandResult(NamedTuple):
 
 
 def cli(*arguments: object) -> CommandResult:
-    """The command line in this process: quicker than one of its own, and the same code."""
+    """Run the command line in this process: the same code, and faster than in a new process."""
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["depositum", *map(str, arguments)]
     try:

@@ -1,4 +1,4 @@
-"""Sweeps small enough to be tested by the dozen, and what two of their runs must have alike."""
+"""Small sweeps, and what must be the same in two runs of one configuration."""
 
 import copy
 from pathlib import Path
@@ -14,15 +14,16 @@ RELATIVE = {"float64": 1e-10, "float32": 1e-5}
 
 
 def small_config(base: Path | None = None, **changes: dict[str, Any]) -> ResolvedConfig:
+    """`SMALL` with some keys of its sections changed, checked and built."""
     table = copy.deepcopy(SMALL)
-    table["run"]["backend"] = "vmap"  # found by a stopwatch otherwise, and another one rounds otherwise
+    table["run"]["backend"] = "vmap"  # chosen by measurement otherwise, and another backend rounds differently
     for section, keys in changes.items():
         table.setdefault(section, {}).update(keys)
     return resolve(parse(table), base)
 
 
 def small_sweep(**run: Any) -> list[ResolvedConfig]:
-    """Four cells that differ in all they may: numbers, β, partition, weighting, seeds."""
+    """Four cells that differ in everything that one simulator allows: numbers, β, partition, weighting, seeds."""
     return [
         small_config(run={"seeds": [0, 3], **run}),
         small_config(
@@ -36,11 +37,12 @@ def small_sweep(**run: Any) -> list[ResolvedConfig]:
 
 
 def run_folders(folder: Path, count: int, name: str = "cell") -> list[Path]:
+    """The paths `folder/name-0`, `folder/name-1`, …"""
     return [folder / f"{name}-{i}" for i in range(count)]
 
 
 def assert_same_results(one: RunResult, other: RunResult, dtype: str = "float64") -> None:
-    """Two runs have the same seeds, states, histories and complete configurations, to rounding."""
+    """Assert that two runs have the same seeds, states, histories and complete configurations, up to rounding."""
     a, b = one.snapshot, other.snapshot
     assert (a.seeds, a.t, a.costs, a.diverged) == (b.seeds, b.t, b.costs, b.diverged)
     assert one.finished == other.finished
@@ -55,6 +57,6 @@ def assert_same_results(one: RunResult, other: RunResult, dtype: str = "float64"
 
 
 def two_cells(**run: Any) -> list[ResolvedConfig]:
-    """Two cells with columns of every kind: α, γ and β."""
+    """Two cells that differ in every kind of row parameter: α, γ and β."""
     changed = {"algorithm": {"alpha": 0.03, "gamma": 0.9}, "problem": {"beta": 0.0}}
     return [small_config(run=run), small_config(**changed, run=run)]
