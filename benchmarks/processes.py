@@ -7,8 +7,8 @@
   mixing that overlaps with computation, 1 − (time of both − time of the computation) / time of the mixing. Medians of
   interleaved repetitions, averaged over ranks.
 - `sparsity`: bytes per link and phase for the paper's CNN on MNIST (`examples/mnist-sparsity.toml`: 20 clients on a
-  ring) with `send = "sparse"` compared with dense rows, for x and y, with β = 5e-4 and 1e-3, and the share of zeros in
-  x when it is sent and after mixing. Requires `DEPOSITUM_DATA`.
+  ring) with `channel = "sparse"` compared with dense rows, for x and y, with β = 5e-4 and 1e-3, and the share of zeros
+  in x when it is sent and after mixing. Requires `DEPOSITUM_DATA`.
 - `scaling`: milliseconds per iteration of a fixed problem of 8 clients on 1, 2, 4 and 8 processes.
 
 All processes run on this machine and communicate over the loopback interface with gloo. Prints Markdown tables and
@@ -30,19 +30,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from depositum.engines.distributed.encoding import Encoding
-from depositum.engines.distributed.transfer import SIZE_BYTES
 from torch import Tensor
 
 import depositum as dp
+from depositum.channels import ANNOUNCEMENT_BYTES, Sparse
 from depositum.data import Samples
 from depositum.engines import EngineSettings
-from depositum.engines.distributed import DistributedEngine, Placement, join, own_data
-from depositum.engines.distributed.links import Links
+from depositum.engines.distributed import DistributedEngine, Placement
+from depositum.engines.distributed.links import LinkMix
+from depositum.engines.distributed.torch_communicator import join
 from depositum.layout import Layout
+from depositum.metrics import cheap
 from depositum.models import build
 from depositum.problem import Problem, Trial, as_loss
-from depositum.runs import build_problem, load
+from depositum.runs import build_engine, load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist-sparsity.toml"
 #: Lengths of rows, among them those of the paper's CNN and ResNet-18 on MNIST.
@@ -69,15 +70,15 @@ def launch(work: Callable[..., Any], size: int, *arguments: Any) -> list[Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    started = []
+    processes = []
     for rank in range(size):
         here, there = context.Pipe(duplex=False)
         process = context.Process(target=_main, args=(rank, size, port, there, work, arguments), daemon=True)
         process.start()
         there.close()
-        started.append((process, here))
-    results = [pipe.recv() for _, pipe in started]
-    for process, _ in started:
+        processes.append((process, here))
+    results = [pipe.recv() for _, pipe in processes]
+    for process, _ in processes:
         process.join()
     return results
 
@@ -96,25 +97,25 @@ def _milliseconds(work: Callable[[], object], times: int = 1) -> float:
 def exchange(d: int, rounds: int) -> Row:
     """Return this rank's milliseconds of a bare exchange, a mixing, its sum, a computation, and a mixing during it."""
     group = join(60, "cpu")
-    links = Links(dp.ring(group.size), group, 1, torch.float32)
+    links = LinkMix(dp.ring(group.size), group, 1, torch.float32)
     z, peers, terms = torch.randn(1, d), list(links.route.sends), links.route.mixing[0]
-    rooms = [torch.randn(d) for _ in peers]
+    buffers = [torch.randn(d) for _ in peers]
     a, out = torch.randn(128, 128), torch.empty(d)
 
     def bare() -> None:
-        operations = [dist.P2POp(dist.irecv, room, p) for p, room in zip(peers, rooms, strict=True)]
+        operations = [dist.P2POp(dist.irecv, buffer, p) for p, buffer in zip(peers, buffers, strict=True)]
         operations += [dist.P2POp(dist.isend, z[0], p) for p in peers]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
     def mixing() -> None:
         links(z)
-        links.settle()
+        links.wait()
 
     def summing() -> None:
         torch.mul(z[0], terms.own, out=out)
-        for (_, weight), room in zip(terms.others, rooms, strict=True):
-            out.add_(room, alpha=weight)
+        for (_, weight), buffer in zip(terms.others, buffers, strict=True):
+            out.add_(buffer, alpha=weight)
 
     def compute() -> None:
         for _ in range(count):
@@ -123,7 +124,7 @@ def exchange(d: int, rounds: int) -> Row:
     def overlapped() -> None:
         links(z)
         compute()
-        links.settle()
+        links.wait()
 
     # A fixed amount of computation that takes about twice the time of a mixing.
     count = 100
@@ -131,9 +132,9 @@ def exchange(d: int, rounds: int) -> Row:
     ratio = torch.tensor(2 * first["mixing"] / first["compute"])
     count = max(1, int(count * group.sum(ratio) / group.size))
     works = {"bare": bare, "mixing": mixing, "sum": summing, "compute": compute, "overlapped": overlapped}
-    found = _alternate(works, rounds)
+    times = _alternate(works, rounds)
     group.leave()
-    return {"floats": d, "processes": group.size, **found}
+    return {"floats": d, "processes": group.size, **times}
 
 
 def _alternate(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
@@ -149,7 +150,7 @@ def _alternate(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, f
             cpu = time.process_time()
             times[name].append(_milliseconds(work))
             times[f"{name} (cpu)"].append((time.process_time() - cpu) * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(measured) for name, measured in times.items()}
 
 
 def exchanged(size: int, d: int) -> Row:
@@ -164,20 +165,15 @@ def exchanged(size: int, d: int) -> Row:
 # Sparse models
 
 
-class RecordingEncoding:
-    """Wraps an encoding; records the bytes of every message and the share of zeros in its rows."""
+class RecordingChannel(Sparse):
+    """The sparse channel, which records the bytes of every message and the share of zeros in its rows."""
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding = encoding
+    def __init__(self) -> None:
         self.messages: list[tuple[float, float]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoding, name)
-
-    def encode(self, rows: Tensor) -> Tensor:
-        message = self._encoding.encode(rows)
-        announced = SIZE_BYTES if self._encoding.variable else 0
-        self.messages.append((message.numel() * message.element_size() + announced, _zeros(rows)))
+    def encode(self, sent: Tensor) -> Tensor:
+        message = super().encode(sent)
+        self.messages.append((message.numel() + ANNOUNCEMENT_BYTES * len(sent), _zeros(sent)))
         return message
 
 
@@ -185,35 +181,27 @@ def _zeros(rows: Tensor) -> float:
     return 1 - rows.count_nonzero().item() / rows.numel()
 
 
-def train(beta: float, send: Any, steps: int) -> Row:
+def train(beta: float, steps: int) -> Row:
     """Train the example; return the bytes of messages with x and with y, and the share of zeros in x, by phase.
 
     Each list has one value per phase, the mean over this rank's messages. With two clients per process on a ring, every
     client's row is in exactly one message per mixing.
     """
-    settings = [f"problem.beta={beta}", f"run.steps={steps}", "run.seeds=[0]", "run.device=cpu"]
-    config = load(EXAMPLE, settings)
+    overrides = [f"problem.beta={beta}", f"run.steps={steps}", "run.seeds=[0]", "run.device=cpu"]
     group = join(300, "cpu")
-    with group.together("build"):
-        problem = build_problem(config, EXAMPLE.parent)
-        engine = DistributedEngine(
-            own_data(problem, Placement(problem.n, group.size).clients(group.rank)),
-            config.make_network(),
-            config.make_algorithm(),
-            group,
-            period=config.run.period,
-            batch_size=config.run.batch_size,
-            settings=config.engine_settings(),
-            send=send,
-        )
-    recording = RecordingEncoding(engine.links.encoding)
-    engine.links.encoding = recording
+    spec = load(
+        EXAMPLE, [*overrides, "network.channel=sparse"], held=lambda n: Placement(n, group.size).clients(group.rank)
+    )
+    engine = build_engine([spec], communicator=group)
+    assert isinstance(engine, DistributedEngine)
+    recording = RecordingChannel()
+    engine.links.channel = recording
     engine.start()
     curves: dict[str, list[float]] = {name: [] for name in CURVES}
     for t in range(steps):
         recording.messages.clear()
         engine.step()
-        if t % config.run.period:
+        if t % spec.config.run.period:
             continue
         half = len(recording.messages) // 2  # x is mixed first, then y
         (x, zeros), (y, _) = (
@@ -222,15 +210,15 @@ def train(beta: float, send: Any, steps: int) -> Row:
         )
         for name, value in zip(CURVES, (x, y, zeros, _zeros(engine.state.x)), strict=True):
             curves[name].append(value)
-    found, d = engine.measure_cheap(), engine.state.x.shape[1]
+    measured, d = cheap(engine.state, engine.oracle, False, engine.reduction), engine.state.x.shape[1]
     group.leave()
-    accuracy, sparsity = float(found["test_accuracy"]), float(found["sparsity"])
-    return {"beta": beta, "send": send, "dense": 4 * d, "sparsity": sparsity, "accuracy": accuracy, **curves}
+    accuracy, sparsity = float(measured["test_accuracy"]), float(measured["sparsity"])
+    return {"beta": beta, "dense": 4 * d, "sparsity": sparsity, "accuracy": accuracy, **curves}
 
 
 def trained(size: int, *case: Any) -> Row:
     """Average `train` over all ranks."""
-    rows = launch(train, size, *case)
+    rows: list[Row] = launch(train, size, *case)
     curves = {k: [statistics.mean(at) for at in zip(*(row[k] for row in rows), strict=True)] for k in CURVES}
     return rows[0] | curves
 
@@ -257,12 +245,12 @@ def iteration(n: int, steps: int) -> Row:
     )
     engine.start()
     engine.advance(5)
-    found = []
+    times = []
     for _ in range(5):
         dist.barrier()
-        found.append(_milliseconds(engine.step, steps))
+        times.append(_milliseconds(engine.step, steps))
     group.leave()
-    return {"processes": group.size, "clients": n, "milliseconds": statistics.median(found)}
+    return {"processes": group.size, "clients": n, "milliseconds": statistics.median(times)}
 
 
 # Output
@@ -285,10 +273,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     parts = options.parts.split(",")
-    found: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"}
-    print(found["machine"], "\n")
+    results: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"}
+    print(results["machine"], "\n")
     if "exchange" in parts:
-        found["exchange"] = [exchanged(size, d) for size in (2, 4) for d in LENGTHS]
+        results["exchange"] = [exchanged(size, d) for size in (2, 4) for d in LENGTHS]
         _table(
             {
                 "processes": lambda r: f"{r['processes']:.0f}",
@@ -300,10 +288,10 @@ def main() -> None:
                 "in CPU time": lambda r: f"{r['ratio (cpu)']:.2f}",
                 "overlaps with computation": lambda r: f"{r['hidden']:.0%}",
             },
-            found["exchange"],
+            results["exchange"],
         )
     if "sparsity" in parts:
-        found["sparsity"] = [trained(options.processes, beta, "sparse", options.steps) for beta in (5e-4, 1e-3)]
+        results["sparsity"] = [trained(options.processes, beta, options.steps) for beta in (5e-4, 1e-3)]
         _table(
             {
                 "β": lambda r: f"{r['beta']:g}",
@@ -317,20 +305,20 @@ def main() -> None:
                 "dense, each": lambda r: f"{len(r['x']) * r['dense'] / 1e6:.1f}",
                 "test accuracy": lambda r: f"{r['accuracy']:.2%}",
             },
-            found["sparsity"],
+            results["sparsity"],
         )
     if "scaling" in parts:
-        found["scaling"] = [launch(iteration, size, 8, 20)[0] for size in (1, 2, 4, 8)]
+        results["scaling"] = [launch(iteration, size, 8, 20)[0] for size in (1, 2, 4, 8)]
         _table(
             {
                 "processes": lambda r: f"{r['processes']}",
                 "clients": lambda r: f"{r['clients']}",
                 "ms per iteration": lambda r: f"{r['milliseconds']:.1f}",
             },
-            found["scaling"],
+            results["scaling"],
         )
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "processes.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (options.out / "processes.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

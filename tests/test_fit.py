@@ -1,4 +1,4 @@
-"""`depositum.fit`: a person's own model and data, in one call."""
+"""`depositum.fit`: the user's model and data in one call."""
 
 import copy
 
@@ -18,8 +18,8 @@ def same_state(a, b):
     return all(torch.equal(a.state[k], b.state[k]) for k in a.state)
 
 
-def test_a_few_lines_train_a_model():
-    """The lines of the README: accuracy far above chance, and the history knows it."""
+def test_one_call_trains_a_model():
+    """The call in the README: the accuracy is far above chance and equals the recorded one."""
     clients, test = client_pairs(clients=6), client_pairs(clients=1, size=300)[0]
     torch.manual_seed(0)
     result = dp.fit(
@@ -45,8 +45,8 @@ def test_a_few_lines_train_a_model():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_comes_back(dtype):
-    """Model, history, consensus and state, in the shapes that are promised."""
+def test_the_result_has_the_documented_shapes(dtype):
+    """Model, history, consensus and state."""
     result = small_fit(dtype=dtype)
     kind = getattr(torch, dtype)
     assert set(result.state) == {"x", "y", "nu"}
@@ -63,12 +63,12 @@ def test_what_comes_back(dtype):
     assert type(result.model) is nn.Linear
 
 
-def test_nesterov_has_one_variable_more():
+def test_nesterov_momentum_has_one_more_variable():
     assert set(small_fit(algorithm=dp.Depositum(momentum="nesterov")).state) == {"x", "y", "nu", "mu"}
 
 
-def test_the_model_passed_is_the_start_and_is_left_alone():
-    """Parameters, buffers, mode and gradients of the person's own module; its copy learns, batch norm and all."""
+def test_the_given_model_is_the_start_and_is_not_changed():
+    """Its parameters, buffers, mode and gradients; all tensors of the trained copy differ, those of batch norm too."""
     model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))
     before = copy.deepcopy(model.state_dict())
     result = small_fit(model)
@@ -81,7 +81,7 @@ def test_the_model_passed_is_the_start_and_is_left_alone():
         assert not torch.equal(tensor, before[name])
 
 
-def test_zero_steps_is_the_start():
+def test_zero_steps_return_the_start():
     model = nn.Linear(5, 3)
     result = small_fit(model, steps=0)
     for name, tensor in result.model.state_dict().items():
@@ -91,8 +91,8 @@ def test_zero_steps_is_the_start():
     assert torch.equal(result.state["x"], result.state["x"][:1].expand(4, -1))
 
 
-def test_seeds_decide():
-    """The same call twice is the same to the bit, whatever torch's own generator does; another seed is another run."""
+def test_the_seed_alone_determines_the_run():
+    """Two calls give the same bits whatever the state of torch's generator; another seed gives another run."""
     one = small_fit(seed=3)
     torch.rand(7)
     assert same_state(one, small_fit(seed=3))
@@ -102,8 +102,8 @@ def test_seeds_decide():
     )
 
 
-def test_arrays_and_tensors_are_alike():
-    """NumPy, tensors or lists, 32-bit labels or 64-bit ones, a tuple or a list of the two."""
+def test_arrays_tensors_and_lists_give_the_same_run():
+    """With labels of 32 or 64 bits, in tuples or lists of two."""
     clients = client_pairs()
     arrays = [(x.numpy(), y.numpy().astype(np.int32)) for x, y in clients]
     lists = [[x.tolist(), y.tolist()] for x, y in clients]
@@ -112,7 +112,7 @@ def test_arrays_and_tensors_are_alike():
     assert same_state(expected, small_fit(clients=lists))
 
 
-def test_data_are_not_written_to():
+def test_the_given_data_are_not_changed():
     clients = client_pairs()
     before = copy.deepcopy(clients)
     small_fit(clients=clients)
@@ -121,10 +121,10 @@ def test_data_are_not_written_to():
         assert torch.equal(y, old_y)
 
 
-def test_callbacks_are_asked_at_their_moments():
-    """In order: start, every step, evaluations with their records, checkpoints, the end."""
+def test_callbacks_are_called_in_order():
+    """Start, every step, evaluations with their records, and the end."""
 
-    class Diary(dp.Callback):
+    class Recorder(dp.Callback):
         def __init__(self):
             self.entries = []
 
@@ -140,21 +140,21 @@ def test_callbacks_are_asked_at_their_moments():
         def on_end(self, loop):
             self.entries.append("end")
 
-    diary = Diary()
-    small_fit(steps=3, evaluate_every=2, callbacks=[diary])
-    assert diary.entries == ["start", ("evaluated", 0), 1, 2, ("evaluated", 2), 3, ("evaluated", 3), "end"]
+    recorder = Recorder()
+    small_fit(steps=3, evaluate_every=2, callbacks=[recorder])
+    assert recorder.entries == ["start", ("evaluated", 0), 1, 2, ("evaluated", 2), 3, ("evaluated", 3), "end"]
 
 
-def test_evaluations_shifted():
-    """Evaluations at multiples of the stride, whatever they begin with, would break it."""
+def test_evaluate_from_shifts_evaluations():
+    """Fails if evaluations are at multiples of `evaluate_every` regardless of the first."""
     result = small_fit(evaluate_from=1, metrics=dp.MetricSettings(costly_every=8))
     assert result.history.iteration.tolist() == [0, 1, 5, 9, 12]
     assert result.history.stationarity.notna().tolist() == [True, True, False, True, True]
     assert result.consensus.index.tolist() == list(range(1, 13))
 
 
-def test_costly_measures_on_request():
-    """Stationarity and its companions at their stride; s where L is given."""
+def test_costly_measures_are_recorded_on_request():
+    """At multiples of `costly_every`; s only where L is given."""
     result = small_fit(
         regularizer=dp.L1(),
         beta=1e-3,
@@ -169,7 +169,7 @@ def test_costly_measures_on_request():
 
 
 def test_full_gradients_reach_the_solution_of_ridge_regression():
-    """A regression problem from end to end: the minimiser scikit-learn finds, at every client."""
+    """Every client has scikit-learn's minimiser."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 4))
     y = x @ rng.standard_normal(4) + 0.1 * rng.standard_normal(60)
@@ -196,8 +196,8 @@ def test_full_gradients_reach_the_solution_of_ridge_regression():
     assert result.history.consensus_x.iloc[-1] < 1e-16
 
 
-def test_sample_shares_weigh_the_loss():
-    """One large client and one small: by sample shares, the recorded loss is the mean over all samples."""
+def test_weighting_by_samples_gives_the_mean_loss_over_all_samples():
+    """One large client and one small; uniform weighting gives the mean of the clients' means."""
     clients = [client_pairs(1, 90)[0], client_pairs(1, 10, seed=1)[0]]
     model = nn.Linear(5, 3)
     pooled = small_fit(model, clients, steps=0, weighting="samples").history.train_loss[0]
@@ -210,34 +210,34 @@ def test_sample_shares_weigh_the_loss():
 
 
 @pytest.mark.parametrize("clients", [1, 2])
-def test_few_clients(clients):
-    """One client has nobody to talk to, two have each other."""
+def test_one_or_two_clients_can_be_trained(clients):
+    """One client has no neighbour, two have each other."""
     result = small_fit(clients=client_pairs(clients))
     assert result.state["x"].shape == (clients, 18)
     assert np.isfinite(result.history.train_loss).all()
 
 
-def test_a_persons_autocast_does_not_reach_in():
-    """Inside `torch.autocast` a float32 run is a float32 run: else mixing itself would be in bf16."""
+def test_autocast_around_the_call_has_no_effect():
+    """Otherwise even mixing would be in bf16."""
     expected = small_fit()
     with torch.autocast("cpu", torch.bfloat16):
         assert same_state(small_fit(), expected)
 
 
-def test_no_grad_around_changes_nothing():
+def test_no_grad_around_the_call_has_no_effect():
     expected = small_fit()
     with torch.no_grad():
         assert same_state(small_fit(), expected)
 
 
-def test_bf16_runs_and_differs_slightly():
+def test_bf16_differs_slightly_from_float32():
     expected, reduced = small_fit(), small_fit(precision="bf16")
     difference = float((expected.state["x"] - reduced.state["x"]).norm() / expected.state["x"].norm())
     assert 1e-6 < difference < 0.05
     assert reduced.state["x"].dtype == torch.float32
 
 
-def test_divergence_is_said_and_the_last_finite_state_kept():
+def test_divergence_is_reported_and_the_last_finite_state_returned():
     clients = [(x, x[:, :1] ** 2) for x, _ in client_pairs()]
     result = small_fit(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60)
     assert result.diverged is not None
@@ -246,14 +246,14 @@ def test_divergence_is_said_and_the_last_finite_state_kept():
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
 
-def test_progress_goes_nowhere_when_it_is_off(capsys):
+def test_nothing_is_printed_without_progress(capsys):
     small_fit()
     out, err = capsys.readouterr()
     assert out == err == ""
 
 
 def test_beta_zero_switches_the_regularizer_off():
-    """Said explicitly, it is a choice; without a regularizer it says nothing new."""
+    """Without a regularizer, β = 0 is accepted and has no effect."""
     assert same_state(small_fit(regularizer=dp.L1(), beta=0.0), small_fit())
     assert same_state(small_fit(beta=0), small_fit())
 
@@ -271,13 +271,13 @@ def test_smoothness_can_be_measured():
     np.testing.assert_allclose(measured, given, rtol=1e-9)
 
 
-def test_a_model_that_looks_at_its_inputs():
-    """Branches on values cannot be batched over clients: one client after another is trained, without being asked for.
+def test_a_model_that_branches_on_its_inputs_is_trained_client_by_client():
+    """Branches on values cannot be batched over clients, so the backend falls back to the loop.
 
-    Breaks if that is tried with the same samples for all rows, which batches nothing that the model looks at.
+    Fails if batching is tested with the same samples for all rows, for which the branch is not batched.
     """
 
-    class Looks(nn.Module):
+    class Branching(nn.Module):
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(5, 3)
@@ -286,6 +286,6 @@ def test_a_model_that_looks_at_its_inputs():
             return self.linear(x / 2 if x.abs().max() > 2 else x)
 
     torch.manual_seed(0)
-    model = Looks()
+    model = Branching()
     result = dp.fit(model, client_pairs(), steps=12, evaluate_every=4, batch_size=8, device="cpu", progress=False)
     assert result.history.train_loss.iloc[-1] < result.history.train_loss.iloc[0]

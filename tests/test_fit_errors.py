@@ -1,4 +1,4 @@
-"""`depositum.fit` given what it cannot use: refused in one line, before any work."""
+"""Invalid arguments of `depositum.fit` are rejected in one line, before any work."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ NAN[4, 2] = float("nan")
         ),
     ],
 )
-def test_wrong_clients(clients, message):
-    """Which client, what was given and what it must be, in one line, before any work."""
+def test_invalid_clients_are_rejected(clients, message):
+    """The error names the client, what was given and what it must be."""
     with pytest.raises(dp.ConfigError, match=message) as error:
         small_fit(clients=clients)
     assert "\n" not in str(error.value)
@@ -61,7 +61,7 @@ def test_wrong_clients(clients, message):
         ({"network": np.eye(40)}, r"network: a ndarray of shape \(40, 40\) given; it must be of type Network"),
         ({"algorithm": "depositum"}, "algorithm: 'depositum' given; it must be of type Algorithm"),
         ({"regularizer": "l1", "beta": 1.0}, r"regularizer: 'l1' given; it must be of type Regularizer, such as dp.L1"),
-        ({"regularizer": dp.L1()}, r"beta: missing; L1\(\) is weighted by it"),
+        ({"regularizer": dp.L1()}, r"beta: missing; it weights L1\(\): give a number > 0, or 0 to switch it off"),
         ({"beta": -1.0, "regularizer": dp.L1()}, "^beta: -1.0 given"),
         ({"beta": 0.1}, "beta: 0.1 given, but no regularizer that it could weigh"),
         ({"beta": float("nan")}, "beta: nan given, but no regularizer"),
@@ -103,13 +103,13 @@ def test_wrong_clients(clients, message):
         ({"model": nn.ReLU()}, "^model: the model has no trainable parameters"),
     ],
 )
-def test_wrong_settings(settings, message):
-    """Each its own message, before any work."""
+def test_invalid_settings_are_rejected(settings, message):
+    """Each with its own error."""
     with pytest.raises(dp.ConfigError, match=message) as error:
         small_fit(**settings)
     assert "\n" not in str(error.value)
 
 
-def test_no_clients_at_all():
+def test_none_instead_of_clients_is_rejected():
     with pytest.raises(dp.ConfigError, match=r"^clients: None given; it must be a list of \(inputs, targets\), one"):
         dp.fit(nn.Linear(5, 3), None, progress=False)

@@ -1,4 +1,4 @@
-"""The paper's measures against plain NumPy, written from its definitions."""
+"""The paper's measures, compared with its definitions written in plain NumPy."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class BareState(NamedTuple):
 
 
 def softmax_problem(seeds=(0, 1), weighting="uniform", test=True, **settings):
-    """Multinomial logistic regression without bias: f_i is easy to write down. A partition per trial."""
+    """Multinomial logistic regression without bias, whose f_i is simple; each trial has its own partition."""
     rng = np.random.default_rng(0)
     data = Samples(torch.tensor(rng.standard_normal((N, FEATURES))), torch.tensor(rng.integers(0, CLASSES, N)))
     unseen = Samples(torch.tensor(rng.standard_normal((11, FEATURES))), torch.tensor(rng.integers(0, CLASSES, 11)))
@@ -69,7 +69,7 @@ def random_state(problem, seed=5, zeros=True):
 
 
 class Reference:
-    """The problem in NumPy: losses, gradients, prox, one sample at a time."""
+    """The problem in NumPy: losses, gradients and prox, one sample at a time."""
 
     def __init__(self, problem, trial):
         self.problem, self.parts = problem, problem.trials[trial].parts
@@ -113,8 +113,8 @@ class Reference:
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_every_measure_from_its_definition(weighting):
-    """Definition 2, Definition 3 and condition (2), consensus, loss, φ, sparsity, accuracies; two trials."""
+def test_every_measure_equals_its_definition(weighting):
+    """Definitions 2 and 3, condition (2), consensus, loss, φ, sparsity and accuracies, for two trials."""
     problem = softmax_problem(weighting=weighting, regularizer=L1(), beta=0.1)
     oracle, state = Oracle(problem, dtype=torch.float64), random_state(problem)
     alpha, smooth = 0.3, 2.5
@@ -122,21 +122,23 @@ def test_every_measure_from_its_definition(weighting):
     assert set(values) == {*CHEAP, *COSTLY}
     assert all(value.shape == (2,) for value in values.values())
     for trial in range(2):
-        ours = Reference(problem, trial)
+        reference = Reference(problem, trial)
         x, y, nu = (z.numpy()[trial * n : (trial + 1) * n] for z in (state.x, state.y, state.nu))
         mean = x.mean(0)
-        G = np.concatenate([ours.mapping(x[i], alpha) for i in range(n)])
-        error = np.mean([ours.grad_f_i(i, x[i]) for i in range(n)], axis=0) - nu.mean(0)
+        G = np.concatenate([reference.mapping(x[i], alpha) for i in range(n)])
+        error = np.mean([reference.grad_f_i(i, x[i]) for i in range(n)], axis=0) - nu.mean(0)
         J = np.kron(np.full((n, n), 1 / n), np.eye(x.shape[1]))
         spread = J @ x.ravel() - x.ravel()
         test = problem.test
-        unseen = [ours.loss(mean, a, label) for a, label in zip(test.inputs.numpy(), test.targets.numpy(), strict=True)]
-        accuracies = [ours.accuracy(x[i]) for i in range(n)]
+        unseen = [
+            reference.loss(mean, a, label) for a, label in zip(test.inputs.numpy(), test.targets.numpy(), strict=True)
+        ]
+        accuracies = [reference.accuracy(x[i]) for i in range(n)]
         expected = {
-            "train_loss": ours.f(mean),
-            "phi": ours.f(mean) + 0.1 * np.abs(mean).sum(),
+            "train_loss": reference.f(mean),
+            "phi": reference.f(mean) + 0.1 * np.abs(mean).sum(),
             "test_loss": np.mean(unseen),
-            "test_accuracy": ours.accuracy(mean),
+            "test_accuracy": reference.accuracy(mean),
             "consensus_x": spread @ spread / n,
             "consensus_y": np.sum((y - y.mean(0)) ** 2) / n,
             "sparsity": np.mean(x == 0),
@@ -145,28 +147,28 @@ def test_every_measure_from_its_definition(weighting):
             "s": G @ G + smooth**2 * (spread @ spread) + n * (error @ error),
             "client_accuracy_mean": np.mean(accuracies),
             "client_accuracy_worst": np.min(accuracies),
-            "zeta2": np.mean([np.sum((ours.grad_f_i(i, mean) - ours.grad_f(mean)) ** 2) for i in range(n)]),
+            "zeta2": np.mean([np.sum((reference.grad_f_i(i, mean) - reference.grad_f(mean)) ** 2) for i in range(n)]),
         }
         for name, value in expected.items():
             assert values[name][trial].item() == pytest.approx(value, rel=1e-11), name
 
 
-def test_a_trial_does_not_depend_on_the_others():
-    """Three trials at once, or each by itself: the same numbers to the last bit of summation."""
+def test_the_measures_of_a_trial_do_not_depend_on_the_others():
+    """Three trials at once or each alone: the same numbers up to the order of summation."""
     problem = softmax_problem(seeds=(4, 0, 9), regularizer=L1(), beta=0.1)
     state = random_state(problem)
     oracle = Oracle(problem, dtype=torch.float64)
-    together = {**cheap(state, oracle), **costly(state, oracle, 0.3, 1.0)}
+    at_once = {**cheap(state, oracle), **costly(state, oracle, 0.3, 1.0)}
     for k, seed in enumerate(problem.seeds):
         rows = slice(k * n, (k + 1) * n)
         alone = Oracle(problem.restricted_to([seed]), dtype=torch.float64)
         own = FullState(state.t, state.x[rows], state.y[rows], state.nu[rows])
         for name, value in {**cheap(own, alone), **costly(own, alone, 0.3, 1.0)}.items():
-            assert value.item() == pytest.approx(together[name][k].item(), rel=1e-13), name
+            assert value.item() == pytest.approx(at_once[name][k].item(), rel=1e-13), name
 
 
-def test_what_a_state_or_problem_lacks_is_left_out():
-    """No y, no ν, no test data, no α, no L: no column, rather than a made-up one."""
+def test_measures_that_a_state_or_problem_does_not_define_are_left_out():
+    """Without y, ν, test data, α or L, the columns that need them are missing."""
     problem = softmax_problem(test=False)
     oracle, full = Oracle(problem, dtype=torch.float64), random_state(problem)
     bare = BareState(full.t, full.x)
@@ -182,7 +184,7 @@ def test_phi_without_a_regularizer_is_the_loss():
     assert torch.equal(values["phi"], values["train_loss"])
 
 
-# Stationary points by somebody else's solver
+# Stationary points of independent solvers
 
 
 def regression(seed=0, samples=60, features=8):
@@ -206,7 +208,7 @@ def regression_problem(inputs, targets, regularizer, beta):
 @pytest.mark.parametrize("alpha", [0.01, 0.5, 3.0])
 @pytest.mark.parametrize("kind", ["lasso", "ridge"])
 def test_the_mapping_is_zero_at_a_solution_and_only_there(kind, alpha):
-    """G^α(x*) = 0 for every α where scikit-learn ends (its Lasso has our scaling, its Ridge N times it)."""
+    """G^α(x*) = 0 for every α at scikit-learn's solution (Lasso scales the loss as here, Ridge by N)."""
     inputs, targets = regression()
     beta = 0.1
     if kind == "lasso":
@@ -226,7 +228,7 @@ def test_the_mapping_is_zero_at_a_solution_and_only_there(kind, alpha):
 
 @pytest.mark.parametrize("regularizer", [MCP(lam=0.2, theta=3.0), SCAD(lam=0.2, a=3.7), L1(), Zero()])
 def test_proximal_gradient_descent_ends_where_the_mapping_is_zero(regularizer):
-    """Nonconvex h too: the fixed points of x ← prox{x − α∇f(x)} are the zeros of G^α, for any other α as well."""
+    """Also for nonconvex h: fixed points of x ← prox{x − α∇f(x)} are zeros of G^α, for every other α too."""
     inputs, targets = regression()
     problem = regression_problem(inputs, targets, regularizer, 0.5)
     oracle = Oracle(problem, dtype=torch.float64)
@@ -248,7 +250,7 @@ def test_the_mapping_without_h_is_the_gradient():
 
 
 def test_sparsity_counts_exact_zeros():
-    """Of every client's own model; −0 is a zero and 1e-300 is not."""
+    """In every client's own model; −0 is a zero and 1e-300 is not."""
     x = torch.tensor([[0.0, -0.0, 1.0, 1e-300], [0.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0], [0.0] * 4]).double()
     x[0, 3] = 1e-300
     oracle = Oracle(from_client_data(nn.Linear(4, 1, bias=False), [(torch.ones(1, 4), torch.ones(1, 1))] * 2, seed=0))
@@ -262,7 +264,7 @@ def test_sparsity_counts_exact_zeros():
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_phi_is_finite_at_averages_of_feasible_models(regularizer, dtype):
-    """Mixing and averaging points of a convex set leaves it by rounding only, which is not an infinite objective."""
+    """Averages of points of a convex set leave it by rounding only, for which φ is not infinite."""
     problem = softmax_problem(regularizer=regularizer, beta=1.0)
     oracle = Oracle(problem, dtype=dtype)
     x = oracle.prox(random_state(problem, zeros=False).x.to(dtype), 0.1)
@@ -276,8 +278,8 @@ def test_phi_is_finite_at_averages_of_feasible_models(regularizer, dtype):
     assert torch.isinf(outside["phi"]).all()
 
 
-def test_sums_run_in_float64():
-    """Of float32 squares too: summed in float32, a million of them are off in the seventh digit."""
+def test_sums_are_computed_in_float64():
+    """Also sums of float32 squares: a million of them, summed in float32, are wrong in the seventh digit."""
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(4, 300_000, generator=generator) * torch.logspace(-3, 3, 300_000)
     squares = (z - z.mean(0)).square().double().numpy()
@@ -297,7 +299,7 @@ def test_records_are_one_dictionary_per_trial():
 
 
 def test_running_means_are_per_seed_and_over_evaluated_iterations():
-    """(1/|E_t|) Σ_{k ∈ E_t}: an iteration without the measure does not count, another seed's never does."""
+    """(1/|E_t|) Σ_{k ∈ E_t}: iterations without the measure and other seeds do not count."""
     history = History()
     rng = np.random.default_rng(0)
     errors, mappings = rng.random((2, 10)), rng.random((2, 10))
@@ -316,26 +318,26 @@ def test_running_means_are_per_seed_and_over_evaluated_iterations():
         assert own.gradient_error_mean.isna().tolist() == [t % 3 != 0 for t in range(10)]
 
 
-def test_a_history_taken_up_again_goes_on_alike():
-    """From its own records, or from some of them: means are those of a history that never stopped."""
+def test_a_resumed_history_has_the_means_of_an_uninterrupted_one():
+    """Resumed from all of its records, or from some of them."""
     values = [0.3, 0.1, 0.7, 0.2]
     records = [{"seed": 0, "iteration": t, "gradient_error": v} for t, v in enumerate(values)]
-    whole = History(records)
-    resumed = History(whole.records[:2])
+    uninterrupted = History(records)
+    resumed = History(uninterrupted.records[:2])
     for entry in records[2:]:
         resumed.add(entry)
-    assert resumed.records == whole.records
-    assert whole.last(0)["gradient_error_mean"] == pytest.approx(np.mean(values))
-    assert whole.last(1) is None
-    assert records[0] == {"seed": 0, "iteration": 0, "gradient_error": 0.3}  # what was given is left alone
+    assert resumed.records == uninterrupted.records
+    assert uninterrupted.last(0)["gradient_error_mean"] == pytest.approx(np.mean(values))
+    assert uninterrupted.last(1) is None
+    assert records[0] == {"seed": 0, "iteration": 0, "gradient_error": 0.3}  # the argument is unchanged
 
 
 @pytest.mark.parametrize(
     ("every", "last", "evaluated"),
     [(0, True, []), (3, False, [0, 3, 6]), (3, True, [0, 3, 6, 7]), (1, False, range(8))],
 )
-def test_when_costly_measures_are_due(every, last, evaluated):
-    """At multiples of their own stride and at the last iteration; 0 is never."""
+def test_costly_measures_are_due_at_multiples_of_costly_every(every, last, evaluated):
+    """And at the last iteration; 0 is never."""
     settings = MetricSettings(costly_every=every)
     assert [t for t in range(8) if settings.costly_at(t, last and t == 7, Evaluations())] == list(evaluated)
 
@@ -343,8 +345,8 @@ def test_when_costly_measures_are_due(every, last, evaluated):
 @pytest.mark.parametrize(
     ("every", "evaluated"), [(None, range(8)), (0, []), (3, [0, 3, 6, 7]), (1, range(8))], ids=["unset", "0", "3", "1"]
 )
-def test_when_the_training_loss_is_due(every, evaluated):
-    """At every evaluation, unless it has a stride of its own; 0 is never."""
+def test_the_training_loss_is_due_at_multiples_of_train_every(every, evaluated):
+    """Without `train_every` at every evaluation; 0 is never."""
     settings = MetricSettings(train_every=every)
     assert [t for t in range(8) if settings.train_at(t, t == 7, Evaluations())] == list(evaluated)
 
@@ -353,8 +355,8 @@ def test_when_the_training_loss_is_due(every, evaluated):
     ("every", "start", "evaluated"),
     [(3, 0, [0, 3, 6]), (3, 1, [0, 1, 4, 7]), (3, 2, [0, 2, 5, 8]), (1, 0, range(9)), (20, 7, [0, 7])],
 )
-def test_which_iterations_are_evaluated(every, start, evaluated):
-    """t = 0 and every so many from `start` on. A loop that is told of too many iterations to the next passes it by."""
+def test_evaluations_are_due_at_zero_and_at_multiples_after_the_first(every, start, evaluated):
+    """`left` is the number of iterations to the next evaluation: with a larger one, the loop would miss it."""
     evaluations = Evaluations(every, start)
     assert [t for t in range(9) if evaluations.due(t)] == list(evaluated)
     for t in range(9):
@@ -362,7 +364,7 @@ def test_which_iterations_are_evaluated(every, start, evaluated):
 
 
 def test_measures_count_from_the_first_evaluation():
-    """A stride that counts from t = 0 has no evaluation in common with shifted ones but the first and last."""
+    """Multiples counted from t = 0 would coincide with shifted evaluations only at the first and the last."""
     settings, evaluations = MetricSettings(costly_every=4, train_every=6), Evaluations(2, 1)
     assert [t for t in range(15) if settings.costly_at(t, False, evaluations)] == [0, 1, 5, 9, 13]
     assert [t for t in range(15) if settings.train_at(t, t == 14, evaluations)] == [0, 1, 7, 13, 14]
@@ -382,16 +384,16 @@ def test_measures_count_from_the_first_evaluation():
         ({"train_every": "never"}, "^train_every: 'never' given; it must be a whole number"),
     ],
 )
-def test_settings_that_cannot_be(settings, key):
+def test_invalid_metric_settings_are_rejected(settings, key):
     with pytest.raises(ConfigError, match=key):
         MetricSettings(**settings)
 
 
 @pytest.mark.parametrize("key", ["costly_every", "train_every"])
-def test_strides_are_multiples_of_the_evaluations(key):
-    """A measure is due only where there is an evaluation: 7 would be at 70, 140, … of every 10, and never said."""
-    said = f"^{key}: 7 given; it must be a multiple of evaluate_every = 10"
-    with pytest.raises(ConfigError, match=said):
+def test_strides_must_be_multiples_of_evaluate_every(key):
+    """Measures are computed at evaluations only: with 7, they would silently be at 70, 140, … of every 10."""
+    message = f"^{key}: 7 given; it must be a multiple of evaluate_every = 10"
+    with pytest.raises(ConfigError, match=message):
         MetricSettings(**{key: 7}).check(Evaluations(10))
     for every in (0, 10, 70):
         MetricSettings(**{key: every}).check(Evaluations(10))

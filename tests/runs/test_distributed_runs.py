@@ -1,4 +1,4 @@
-"""Whole runs of several processes: their folder, killed, stopped, resumed by more or fewer, with files of their own."""
+"""Runs of several processes: their folder, kills and stops, resumption by more or fewer processes, clients' files."""
 
 import csv
 import shutil
@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 import depositum as dp
 from depositum.engines import Costs, Snapshot
 from depositum.runs import client_checkpoints
-from tests.support.rank_processes import RankProcesses, launch
+from tests.support.rank_processes import RankProcesses, launch, wait_for_line
 from tests.support.rank_runs import (
-    arguments,
     client_data,
     fit,
+    fit_arguments,
     fit_with_changes,
     run,
     run_as_version,
@@ -36,7 +36,7 @@ from tests.support.small_runs import CommandResult, files, train, write_config
 
 pytestmark = pytest.mark.slow
 
-#: Float64, so that other orders of summation show below 1e-10 only; a model with buffers; two seeds.
+#: In float64, other orders of summation differ by less than 1e-10; a model with buffers; two seeds.
 CHANGES: dict[str, dict[str, Any]] = {
     "problem": {"model": "user_model:normalised"},
     "run": {"dtype": "float64", "seeds": [3, 5], "backend": "loop"},
@@ -44,7 +44,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def written(folder: Path, **changes: dict[str, Any]) -> Path:
+def write_run_config(folder: Path, **changes: dict[str, Any]) -> Path:
     merged = {s: {**CHANGES.get(s, {}), **changes.get(s, {})} for s in {*CHANGES, *changes}}
     return write_config(folder / "c.toml", **merged)
 
@@ -55,13 +55,13 @@ def history(folder: Path) -> list[dict[str, str]]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """All of a run of processes that may not depend on when it was killed: all but wall time, logs, picture."""
-    kept = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
-    return {k: v for k, v in kept.items() if "previous" not in k} | {"history": history(folder)}
+    """Everything in the folder that must not depend on kills: all but wall time, logs and figure."""
+    tensors = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
+    return {k: v for k, v in tensors.items() if "previous" not in k} | {"history": history(folder)}
 
 
-def agree(one: Path, other: Path, tolerance: float = 1e-10) -> None:
-    """The last states and models of two runs are the same, to rounding."""
+def assert_same_states(one: Path, other: Path, tolerance: float = 1e-10) -> None:
+    """Assert that the final states and models of two runs are the same, up to rounding."""
     for name in ("state.safetensors", "model.safetensors", "model.seed-5.safetensors"):
         a, b = load_file(one / name), load_file(other / name)
         assert a.keys() == b.keys()
@@ -71,23 +71,23 @@ def agree(one: Path, other: Path, tolerance: float = 1e-10) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two processes that nobody disturbed, as `2`, and the simulator's, as `1`; beside their `c.toml`."""
-    folder = tmp_path_factory.mktemp("whole")
-    config = written(folder)
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `c.toml`, the simulator's run of it in `1`, and an uninterrupted run of two processes in `2`."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    config = write_run_config(folder)
     train(config, folder / "1")
-    for said in launch(run, 2, str(config), "--out", str(folder / "2")):
-        assert said.code == 0, said.err
+    for result in launch(run, 2, str(config), "--out", str(folder / "2")):
+        assert result.code == 0, result.err
     return folder
 
 
-def test_the_folder_is_a_simulators(whole: Path) -> None:
-    """The same files, but for the trace of every iteration, and the same numbers; and a log of each rank.
+def test_the_folder_has_the_simulators_files_and_numbers(uninterrupted: Path) -> None:
+    """Except for the trace of every iteration; in addition, each rank has a log.
 
-    A history from one rank's clients only, or rows in another order, would break it.
+    Fails if the history is of one rank's clients only, or if rows are in another order.
     """
-    ours, theirs = set(files(whole / "2")), set(files(whole / "1"))
-    assert {name for name in ours if "/" not in name} - {"curves.png"} == theirs - {
+    ours, simulated = set(files(uninterrupted / "2")), set(files(uninterrupted / "1"))
+    assert {name for name in ours if "/" not in name} - {"curves.png"} == simulated - {
         "consensus.csv",
         "state.previous.safetensors",
     }
@@ -95,94 +95,94 @@ def test_the_folder_is_a_simulators(whole: Path) -> None:
     assert {name for name in ours if name.startswith("clients/")} == {
         f"clients/{i}{which}.safetensors" for i in range(4) for which in ("", ".previous")
     }
-    agree(whole / "2", whole / "1")
-    assert (whole / "2" / "config.toml").read_bytes() == (whole / "1" / "config.toml").read_bytes()
-    one, two = history(whole / "1"), history(whole / "2")
+    assert_same_states(uninterrupted / "2", uninterrupted / "1")
+    assert (uninterrupted / "2" / "config.toml").read_bytes() == (uninterrupted / "1" / "config.toml").read_bytes()
+    one, two = history(uninterrupted / "1"), history(uninterrupted / "2")
     assert len(one) == len(two)
     left_out = {"stationarity", "gradient_error", "s", "zeta2", "stationarity_mean", "gradient_error_mean"}
     for a, b in zip(one, two, strict=True):
         for key in a:
             if key in left_out:
                 assert b[key] == ""
-            elif key != "bytes_sent":  # clients of one process send each other nothing
+            elif key != "bytes_sent":  # clients of one process do not send messages to each other
                 assert a[key] == b[key] or float(a[key]) == pytest.approx(float(b[key]), rel=1e-9), key
-    assert (whole / "2" / "logs" / "rank-1.log").read_text().splitlines()[-1].endswith("ends at iteration 20")
+    assert (uninterrupted / "2" / "logs" / "rank-1.log").read_text().splitlines()[-1].endswith("ended at iteration 20")
 
 
 @pytest.mark.parametrize(
     ("moment", "t", "victim"),
     [("on_start", 0, 1), ("on_evaluation", 16, 0), ("on_write", 12, 1), ("on_write", 18, 0), ("on_checkpoint", 20, 1)],
 )
-def test_killed_and_resumed(whole: Path, tmp_path: Path, moment: str, t: int, victim: int) -> None:
-    """kill -9 of a rank, in the midst of a checkpoint too: the other names it, exits with 75, and the run, started
-    again, ends in the bytes of one that was left alone. Ranks that go on from other iterations would break it.
+def test_a_killed_run_resumes_to_the_same_bytes(
+    uninterrupted: Path, tmp_path: Path, moment: str, t: int, victim: int
+) -> None:
+    """SIGKILL of a rank, also during a checkpoint: the other rank names it and exits with 75, and the run, started
+    again, ends in the bytes of an uninterrupted one. Fails if ranks resume from different iterations.
     """
-    config, out = whole / "c.toml", tmp_path / "out"
+    config, out = uninterrupted / "c.toml", tmp_path / "out"
     with RankProcesses(run_until_killed, 2, victim, moment, t, str(config), "--out", str(out)) as started:
-        said: CommandResult = started.receive(1 - victim)
-        assert said.code == 75
-        assert said.err.splitlines()[-1].startswith(f"error: rank {victim} (clients {2 * victim}–{2 * victim + 1}, ")
+        result: CommandResult = started.receive(1 - victim)
+        assert result.code == 75
+        assert result.err.splitlines()[-1].startswith(f"error: rank {victim} (clients {2 * victim}–{2 * victim + 1}, ")
         started.processes[victim].join(10)
         assert started.processes[victim].exitcode == -signal.SIGKILL
     log = out / "logs" / f"rank-{1 - victim}.log"
     assert f"rank {victim} (clients" in log.read_text().splitlines()[-1]
     again = launch(run, 2, str(config), "--out", str(out))
-    assert [said.code for said in again] == [0, 0], again
+    assert [result.code for result in again] == [0, 0], again
     if t > 6:
-        kept = {12: 6, 16: 12, 18: 12, 20: 20}[t]
-        done = "nothing to do, 20 iterations are done" if kept == 20 else f"resuming from iteration {kept}"
-        assert again[0].err.startswith(f"{out}: {done}\n")
-    assert outcome(out) == outcome(whole / "2")
+        saved = {12: 6, 16: 12, 18: 12, 20: 20}[t]
+        line = "nothing to do, 20 iterations are done" if saved == 20 else f"resuming from iteration {saved}"
+        assert again[0].err.startswith(f"{out}: {line}\n")
+    assert outcome(out) == outcome(uninterrupted / "2")
 
 
-def test_stopped_by_a_signal_to_one_rank(whole: Path, tmp_path: Path) -> None:
-    """All stop at the same iteration, with 130; gone on with, nothing of it shows."""
-    config, out = whole / "c.toml", tmp_path / "out"
+def test_a_signal_to_one_rank_stops_all_at_the_same_iteration(uninterrupted: Path, tmp_path: Path) -> None:
+    """They exit with 130; the resumed run ends in the same bytes."""
+    config, out = uninterrupted / "c.toml", tmp_path / "out"
     with RankProcesses(run_slowly, 2, "0.02", str(config), "--out", str(out)) as started:
-        log = out / "logs" / "rank-1.log"
-        while not (log.exists() and "iteration 6 kept" in log.read_text()):
-            time.sleep(0.01)
+        wait_for_line(out / "logs" / "rank-1.log", "saved iteration 6")
         started.signal(1, signal.SIGTERM)
-        said = started.results()
-    assert [s.code for s in said] == [130, 130]
-    assert "stopped at iteration" in said[0].err
+        results = started.results()
+    assert [result.code for result in results] == [130, 130]
+    assert "stopped at iteration" in results[0].err
     assert len({tuple(sorted(client_checkpoints.iterations(out, [i]))) for i in range(4)}) == 1
     assert max(client_checkpoints.iterations(out, range(4))) < 20, "stopped too late to show anything"
-    assert [s.code for s in launch(run, 2, str(config), "--out", str(out))] == [0, 0]
-    assert outcome(out) == outcome(whole / "2")
+    assert [result.code for result in launch(run, 2, str(config), "--out", str(out))] == [0, 0]
+    assert outcome(out) == outcome(uninterrupted / "2")
 
 
-def test_on_any_number_of_processes(whole: Path, tmp_path: Path) -> None:
-    """Begun by two processes, gone on with by four, then by the simulator, then by one process of torchrun's: the same
-    trajectory, from each one's last iteration.
+def test_a_run_resumes_on_any_number_of_processes(uninterrupted: Path, tmp_path: Path) -> None:
+    """Started by two processes, resumed by four, by the simulator, and by one process under torchrun: each continues
+    from the last iteration of the one before, on the same trajectory.
     """
-    config, out = whole / "c.toml", tmp_path / "out"
+    config, out = uninterrupted / "c.toml", tmp_path / "out"
 
     def on(size: int, steps: int) -> list[CommandResult]:
         return launch(run, size, str(config), "--out", str(out), "--set", f"run.steps={steps}")
 
-    assert [said.code for said in on(2, 5)] == [0, 0]
+    assert [result.code for result in on(2, 5)] == [0, 0]
     four = on(4, 11)
-    assert [said.code for said in four] == [0] * 4, four
+    assert [result.code for result in four] == [0] * 4, four
     assert "resuming from iteration 5" in four[0].err
-    _, said = train(config, out, overrides=("run.steps=15",))
-    assert said == [f"{out}: resuming from iteration 11"]
+    _, lines = train(config, out, overrides=("run.steps=15",))
+    assert lines == [f"{out}: resuming from iteration 11"]
     (one,) = on(1, 20)
     assert one.code == 0
     assert "resuming from iteration 15" in one.err
-    agree(out, whole / "1")
-    # And where processes stopped half-way, the simulator takes up what each client kept.
+    assert_same_states(out, uninterrupted / "1")
+    # The simulator can also read the checkpoints of the clients.
     (out / "state.safetensors").unlink()
     (out / "state.previous.safetensors").unlink()
-    _, said = train(config, out)
-    assert said == [f"{out}: nothing to do, 20 iterations are done"]
+    _, lines = train(config, out)
+    assert lines == [f"{out}: nothing to do, 20 iterations are done"]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_some_iteration_is_always_held_by_all(data: st.DataObject) -> None:
-    """However far each client's writing came when a run ended, if all had finished the checkpoint before: the last or
-    the one before is there for all, and taking it up leaves it so.
+def test_all_clients_always_have_a_checkpoint_of_a_common_iteration(data: st.DataObject) -> None:
+    """Whichever clients' checkpoints were written when a run was killed, if all had completed the one before: all have
+    the last or the one before, also after resuming from it.
     """
     import tempfile
 
@@ -211,32 +211,36 @@ def test_some_iteration_is_always_held_by_all(data: st.DataObject) -> None:
                 snapshot = client_checkpoints.read(folder, range(clients), last)
                 assert snapshot.tensors["x"][:, 0].tolist() == [10.0 * last + i for i in range(clients)]
                 assert (snapshot.t, snapshot.costs.phases) == (last, last)
-            write(t, range(clients))  # the run goes on, and all finish it
+            write(t, range(clients))  # the run continues, and all complete this checkpoint
             last = t
 
 
 @pytest.mark.parametrize("evaluate", ["gather", "none"])
-def test_what_is_measured(whole: Path, tmp_path: Path, evaluate: str) -> None:
-    """All columns, as the simulator has them, or those alone that a client counts for itself; at the same iterations,
-    shifted as they are.
+def test_which_columns_are_measured_depends_on_what_may_be_shared(
+    uninterrupted: Path, tmp_path: Path, evaluate: str
+) -> None:
+    """With `"gather"` all columns of the simulator, with `"none"` only those that a client counts by itself; at the
+    same iterations, also with `run.evaluate_from`.
     """
     out, length = tmp_path / "out", ("run.steps=8", "run.evaluate_from=1")
-    train(whole / "c.toml", tmp_path / "1", overrides=length)
-    settings = (f"processes.evaluate={evaluate}", "processes.send=sparse", *length)
-    said = launch(run, 2, str(whole / "c.toml"), "--out", str(out), *(f"--set={setting}" for setting in settings))
-    assert [s.code for s in said] == [0, 0], said
-    for ours, theirs in zip(history(out), history(tmp_path / "1"), strict=True):
-        for key, value in theirs.items():
+    train(uninterrupted / "c.toml", tmp_path / "1", overrides=length)
+    settings = (f"processes.evaluate={evaluate}", "network.channel=sparse", *length)
+    results = launch(
+        run, 2, str(uninterrupted / "c.toml"), "--out", str(out), *(f"--set={setting}" for setting in settings)
+    )
+    assert [result.code for result in results] == [0, 0], results
+    for found, expected in zip(history(out), history(tmp_path / "1"), strict=True):
+        for key, value in expected.items():
             if evaluate == "none":
                 counted = {"seed", "iteration", "phases", "bytes_sent", "gradient_evaluations"}
-                assert (ours[key] != "") == (key in counted), key
+                assert (found[key] != "") == (key in counted), key
             elif key != "bytes_sent":
-                assert ours[key] == value or float(ours[key]) == pytest.approx(float(value), rel=1e-9), key
-    agreed = load_file(out / "clients" / "3.safetensors")["x"]
-    assert agreed.shape == (2, load_file(whole / "1" / "state.safetensors")["x"].shape[1])
+                assert found[key] == value or float(found[key]) == pytest.approx(float(value), rel=1e-9), key
+    rows = load_file(out / "clients" / "3.safetensors")["x"]
+    assert rows.shape == (2, load_file(uninterrupted / "1" / "state.safetensors")["x"].shape[1])
 
 
-# Own files
+# One file per client
 
 
 def write_files(folder: Path, clients: Sequence[int]) -> None:
@@ -247,35 +251,37 @@ def write_files(folder: Path, clients: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_a_process_needs_its_own_files_only(tmp_path: Path, weighting: str) -> None:
-    """Each rank has a folder with nobody else's data in it; the result is the simulator's, which has all.
+def test_a_process_needs_only_the_files_of_its_clients(tmp_path: Path, weighting: str) -> None:
+    """Each rank has a folder without the other clients' data; the result is that of a simulator with all files.
 
-    No client has all the classes: a model by one's own labels would break it.
+    Not every client has all classes. Fails if a model is built from the labels of one rank.
     """
     problem = {"dataset": "data/{client}.npz", "model": "linear", "partition": "natural", "weighting": weighting}
-    together = written(tmp_path / "all", problem=problem)
+    complete = write_run_config(tmp_path / "all", problem=problem)
     write_files(tmp_path / "all" / "data", range(4))
     x, y = client_data(3)
     np.savez(tmp_path / "all" / "data" / "3.npz", x=x, y=np.where(y == 2, 1, y))
-    train(together, tmp_path / "simulated")
+    train(complete, tmp_path / "simulated")
     own = []
     for rank in range(2):
-        config = written(tmp_path / str(rank), problem=problem)
+        config = write_run_config(tmp_path / str(rank), problem=problem)
         for i in (2 * rank, 2 * rank + 1):
             (config.parent / "data").mkdir(exist_ok=True)
             shutil.copy(tmp_path / "all" / "data" / f"{i}.npz", config.parent / "data")
         own.append([str(config)])
-    said = launch(run_with_arguments, 2, ["--out", str(tmp_path / "out")], per_rank=own)
-    assert [s.code for s in said] == [0, 0], said
+    results = launch(run_with_arguments, 2, ["--out", str(tmp_path / "out")], per_rank=own)
+    assert [result.code for result in results] == [0, 0], results
     for name in ("state.safetensors", "model.safetensors"):
         a, b = load_file(tmp_path / "out" / name), load_file(tmp_path / "simulated" / name)
         for key in b:
             assert torch.allclose(a[key], b[key], rtol=1e-10, atol=1e-12), (name, key)
 
 
-def test_a_missing_file_is_said_by_its_own_rank(tmp_path: Path) -> None:
-    """In one line, with the file's name; the others say who stopped, and nobody is left running."""
-    config = written(tmp_path, problem={"dataset": "data/{client}.npz", "model": "linear", "partition": "natural"})
+def test_a_missing_file_is_reported_by_the_rank_that_needs_it(tmp_path: Path) -> None:
+    """In one line with the path; the other rank reports which rank stopped, and no process is left running."""
+    config = write_run_config(
+        tmp_path, problem={"dataset": "data/{client}.npz", "model": "linear", "partition": "natural"}
+    )
     write_files(tmp_path / "data", [0, 1, 3])
     first, second = launch(run, 2, str(config), "--out", str(tmp_path / "out"))
     assert (first.code, second.code) == (2, 2)
@@ -285,32 +291,36 @@ def test_a_missing_file_is_said_by_its_own_rank(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-# Refused
+# Rejected configurations
 
 
 @pytest.mark.parametrize(
-    ("size", "own", "said"),
+    ("size", "own", "message"),
     [
         (3, [], "problem.clients: 4 given, which 3 processes cannot share equally"),
         (5, [], "problem.clients: 4 given, but there are 5 processes"),
         (2, ["--set", "algorithm.alpha=-1"], "algorithm.alpha"),
         (2, ["--set", "metrics.smoothness=measure"], "metrics.smoothness: 'measure' given, but no process has all"),
-        (2, ["--set", "processes.send=float23"], "processes.send: 'float23' given"),
+        (2, ["--set", "network.channel=float23"], "network.channel: 'float23' is not a channel"),
         (2, ["--set", "processes.timeout=0.0"], "processes.timeout: 0.0 given"),
     ],
 )
-def test_what_no_rank_can_do(whole: Path, tmp_path: Path, size: int, own: list[str], said: str) -> None:
-    for answer in launch(run, size, str(whole / "c.toml"), "--out", str(tmp_path / "out"), *own):
-        assert answer.code == 2
-        assert answer.err.startswith(f"error: {said}")
-        assert answer.err.count("\n") == 1
+def test_an_invalid_configuration_is_reported_by_every_rank(
+    uninterrupted: Path, tmp_path: Path, size: int, own: list[str], message: str
+) -> None:
+    for result in launch(run, size, str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out"), *own):
+        assert result.code == 2
+        assert result.err.startswith(f"error: {message}")
+        assert result.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_what_differs_between_ranks(whole: Path, tmp_path: Path) -> None:
+def test_a_setting_that_differs_between_ranks_is_rejected(uninterrupted: Path, tmp_path: Path) -> None:
     """The rank and the key are named, and nothing is written."""
     own = [["--set", "algorithm.alpha=0.1"], ["--set", "algorithm.alpha=0.2"]]
-    first, second = launch(run_with_arguments, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
+    first, second = launch(
+        run_with_arguments, 2, [str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own
+    )
     assert second.err.startswith("error: algorithm.alpha: 0.2 on rank 1 (host ")
     assert first.err.startswith("error: rank 1 (host ")
     assert "algorithm.alpha" in first.err
@@ -318,58 +328,58 @@ def test_what_differs_between_ranks(whole: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_configuration_that_one_rank_cannot_read(whole: Path, tmp_path: Path) -> None:
+def test_a_configuration_that_one_rank_cannot_read_stops_all(uninterrupted: Path, tmp_path: Path) -> None:
     own = [["--set", "algorithm.alhpa=0.1"], []]
-    first, second = launch(run_with_arguments, 2, [str(whole / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own)
+    first, second = launch(
+        run_with_arguments, 2, [str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out")], per_rank=own
+    )
     assert "alhpa" in first.err
     assert second.err.startswith("error: rank 0 (host ")
     assert (first.code, second.code) == (2, 2)
 
 
-def test_packages_of_other_versions(whole: Path, tmp_path: Path) -> None:
-    arguments = [str(whole / "c.toml"), "--out", str(tmp_path / "out")]
+def test_different_versions_of_the_package_are_rejected(uninterrupted: Path, tmp_path: Path) -> None:
+    arguments = [str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out")]
     first, second = launch(run_as_version, 2, arguments, per_rank=["1.0", "1.1"])
     assert second.err.startswith('error: version of depositum: "1.1" on rank 1 (host ')
     assert "stopped: version of depositum" in first.err
     assert (first.code, second.code) == (2, 2)
 
 
-def test_nobody_to_meet(whole: Path, tmp_path: Path) -> None:
-    """An address where no one answers: one line, after the time-out, with the address."""
+def test_a_process_without_peers_reports_the_address(uninterrupted: Path, tmp_path: Path) -> None:
+    """In one line, after the time-out, if nothing answers at the address."""
     settings = ("--set", "processes.timeout=1.0")
-    (said,) = launch(run_without_peers, 1, str(whole / "c.toml"), "--out", str(tmp_path / "out"), *settings)
-    assert said.code == 2
-    assert said.err.splitlines()[-1].startswith("error: rank 1 of 2 (host ")
-    assert "met no others at 127.0.0.1:" in said.err
+    (result,) = launch(run_without_peers, 1, str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out"), *settings)
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith("error: rank 1 of 2 (host ")
+    assert "met no others at 127.0.0.1:" in result.err
 
 
-def test_a_process_that_hangs(whole: Path, tmp_path: Path) -> None:
-    """SIGSTOP of a rank in training: within the time-out and 2 s the other has named it, and exits with 75."""
-    config, out, timeout = whole / "c.toml", tmp_path / "out", 2.0
+def test_a_rank_that_hangs_is_named(uninterrupted: Path, tmp_path: Path) -> None:
+    """SIGSTOP of a rank during training: within the time-out and 2 s, the other names it and exits with 75."""
+    config, out, timeout = uninterrupted / "c.toml", tmp_path / "out", 2.0
     arguments = (str(config), "--out", str(out), "--set", f"processes.timeout={timeout}")
     with RankProcesses(run_slowly, 2, "0.02", *arguments) as started:
-        log = out / "logs" / "rank-1.log"
-        while not (log.exists() and "iteration 6 kept" in log.read_text()):
-            time.sleep(0.01)
+        wait_for_line(out / "logs" / "rank-1.log", "saved iteration 6")
         began = time.monotonic()
         started.signal(1, signal.SIGSTOP)
-        said: CommandResult = started.receive(0)
+        result: CommandResult = started.receive(0)
         assert time.monotonic() - began < timeout + 2
-    assert said.code == 75
-    assert said.err.splitlines()[-1].startswith("error: rank 1 (clients 2–3, host ")
-    assert f"did not answer within {timeout:g} s" in said.err
+    assert result.code == 75
+    assert result.err.splitlines()[-1].startswith("error: rank 1 (clients 2–3, host ")
+    assert f"did not answer within {timeout:g} s" in result.err
 
 
 # fit
 
 
 @pytest.mark.parametrize(("n", "size"), [(3, 3), (4, 2)])
-def test_fit_takes_this_processes_data(n: int, size: int) -> None:
-    """A pair, or a list of pairs, on each rank: the simulator's result of all of them; history and model on every rank.
+def test_fit_with_each_ranks_data_equals_fit_with_all_data(n: int, size: int) -> None:
+    """A pair, or a list of pairs, on each rank; every rank has the history and the model.
 
-    A callback that sees every iteration changes nothing.
+    A callback that is called at every iteration changes nothing.
     """
-    expected = dp.fit(small_model(), [client_data(i) for i in range(n)], **arguments(n))
+    expected = dp.fit(small_model(), [client_data(i) for i in range(n)], **fit_arguments(n))
     ranks = launch(fit, size, n, n == size)
     share = n // size
     for rank, found in enumerate(ranks):
@@ -387,9 +397,9 @@ def test_fit_takes_this_processes_data(n: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"steps": 9}, "steps: 9 on rank 1 (host"), ({"beta": 0.5}, "beta: 0.5 on rank 1 (host")]
+    ("changes", "message"), [({"steps": 9}, "steps: 9 on rank 1 (host"), ({"beta": 0.5}, "beta: 0.5 on rank 1 (host")]
 )
-def test_fit_refuses_what_differs(changes: dict[str, Any], said: str) -> None:
+def test_fit_rejects_arguments_that_differ_between_ranks(changes: dict[str, Any], message: str) -> None:
     first, second = launch(fit_with_changes, 2, 2, per_rank=[{}, changes])
-    assert second.startswith(f"ConfigError: {said}")
+    assert second.startswith(f"ConfigError: {message}")
     assert first.startswith("GroupError: rank 1 (host ")

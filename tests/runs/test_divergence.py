@@ -1,4 +1,4 @@
-"""A seed that leaves the finite numbers: said, its last finite state kept, and the others go on."""
+"""A seed that diverges is reported, its last finite state is saved, and the others continue."""
 
 import math
 from pathlib import Path
@@ -20,13 +20,13 @@ from tests.support.small_runs import KillAt, Killed, LimitedMemory, files, outco
 
 
 def regression(folder: Path) -> str:
-    """Twelve samples of y = 0; squared error of a linear model is a quadratic, which a large stepsize blows up."""
+    """Twelve samples of y = 0; the loss of a linear model is quadratic, and diverges for a large stepsize."""
     x = np.linspace(-1, 1, 12)[:, None]
     np.savez(folder / "line.npz", x=x, y=np.zeros(12))
     return "line.npz"
 
 
-#: One weight that starts at 0.1 or at 1000, as the seed has it; the loss is w⁶/2, so that 1000 is too far to come back.
+#: One weight that starts at 0.1 or at 1000, depending on the seed; the loss is w⁶/2, which diverges from 1000.
 SIXTH_POWER = """
 import torch
 from torch import nn
@@ -44,12 +44,12 @@ def power(shape, classes):
 """
 
 
-def finite(folder: Path) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / CURRENT).values())
+def all_finite(file: Path) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in load_file(file).values())
 
 
-def test_divergence_is_said_and_the_finite_state_kept(tmp_path: Path) -> None:
-    """α far beyond 2/L: the iteration, client and variable are the first that are not finite, by another count."""
+def test_divergence_is_reported_and_the_last_finite_state_saved(tmp_path: Path) -> None:
+    """α far beyond 2/L: the iteration, client and variable are the first that are not finite, step by step."""
     config = write_config(
         tmp_path / "c.toml",
         problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0},
@@ -74,26 +74,22 @@ def test_divergence_is_said_and_the_finite_state_kept(tmp_path: Path) -> None:
         f"seed 0 diverged: {found[3]} of client {found[2]} is not finite at iteration {found[1]}"
     )
     assert found[1] > 5, "there should be a checkpoint before it"
-    assert finite(tmp_path / "run")
-    assert finite_model(tmp_path / "run")
+    assert all_finite(tmp_path / "run" / CURRENT)
+    assert all_finite(tmp_path / "run" / "model.safetensors")
 
-    # The trace ends before it, and running again changes nothing.
+    # The trace ends before that iteration, and running again changes nothing.
     last = (tmp_path / "run" / "consensus.csv").read_text().splitlines()[-1]
     assert last.split(",")[1] == str(found[1] - 1)
     before = files(tmp_path / "run")
-    again, said = train(config, tmp_path / "run")
-    assert said == [f"{tmp_path / 'run'}: nothing to do, every seed has diverged"]
+    again, lines = train(config, tmp_path / "run")
+    assert lines == [f"{tmp_path / 'run'}: nothing to do, every seed has diverged"]
     assert again.diverged == [divergence]
     assert files(tmp_path / "run") == before
 
 
-def finite_model(folder: Path) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / "model.safetensors").values())
-
-
 @pytest.fixture
-def half_diverging(tmp_path: Path) -> tuple[Path, int, int]:
-    """A configuration of two seeds, and which of them diverges and which does not."""
+def one_diverging_seed(tmp_path: Path) -> tuple[Path, int, int]:
+    """A configuration of two seeds, the seed that diverges, and the one that does not."""
     config = write_config(
         tmp_path / "c.toml",
         problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0, "model": "sixth:power"},
@@ -110,75 +106,77 @@ def half_diverging(tmp_path: Path) -> tuple[Path, int, int]:
     return config, bad, good
 
 
-def test_other_seeds_go_on(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
-    """The seed that diverges stops there; the other's trajectory is that of running alone."""
-    config, bad, good = half_diverging
+def test_other_seeds_continue(tmp_path: Path, one_diverging_seed: tuple[Path, int, int]) -> None:
+    """The seed that diverges stops; the other seed has the trajectory of a run alone."""
+    config, bad, good = one_diverging_seed
     result, _ = train(config, tmp_path / "both")
     alone, _ = train(config, tmp_path / "alone", overrides=(f"run.seeds=[{good}]",))
     assert [d.seed for d in result.diverged] == [bad]
     assert (result.snapshot.t, result.finished) == (20, True)
-    assert finite(tmp_path / "both")
-    together = result.snapshot.rows_of([good])
+    assert all_finite(tmp_path / "both" / CURRENT)
+    own = result.snapshot.rows_of([good])
     for name, rows in alone.snapshot.tensors.items():
-        torch.testing.assert_close(together[name], rows, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(own[name], rows, rtol=1e-12, atol=1e-15)
     frame = read_history(tmp_path / "both")
     assert frame[frame.seed == bad]["iteration"].tolist() == [0]
-    mine, other = frame[frame.seed == good].reset_index(drop=True), read_history(tmp_path / "alone")
-    assert mine["iteration"].tolist() == other["iteration"].tolist() == [0, 4, 8, 12, 16, 20]
-    np.testing.assert_allclose(mine["train_loss"], other["train_loss"], rtol=1e-12)
+    found, expected = frame[frame.seed == good].reset_index(drop=True), read_history(tmp_path / "alone")
+    assert found["iteration"].tolist() == expected["iteration"].tolist() == [0, 4, 8, 12, 16, 20]
+    np.testing.assert_allclose(found["train_loss"], expected["train_loss"], rtol=1e-12)
     assert (tmp_path / "both" / "model.safetensors").exists()
     assert (tmp_path / "both" / f"model.seed-{good}.safetensors").exists()
 
 
-def test_a_seed_diverges_in_a_half_of_its_own(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
-    """Where seeds do not fit the memory together, it ends there just so, and the other half begins all the same."""
-    config, bad, _ = half_diverging
+def test_a_seed_can_diverge_in_a_group_of_seeds(tmp_path: Path, one_diverging_seed: tuple[Path, int, int]) -> None:
+    """Where not all seeds fit in memory, the seed stops at the same iteration, and the other groups run."""
+    config, bad, _ = one_diverging_seed
     at_once, _ = train(config, tmp_path / "both")
-    result, _ = train(config, tmp_path / "halves", LimitedMemory(1))
+    result, _ = train(config, tmp_path / "groups", LimitedMemory(1))
     assert [d.seed for d in result.diverged] == [bad]
     assert (result.snapshot.t, result.finished, result.diverged) == (20, True, at_once.diverged)
     columns = ["seed", "iteration"]
-    ours, theirs = (read_history(tmp_path / name)[columns] for name in ("halves", "both"))
-    assert ours.equals(theirs)
-    again, said = train(config, tmp_path / "halves")
-    assert said == [f"{tmp_path / 'halves'}: nothing to do, 20 iterations are done"]
+    found, expected = (read_history(tmp_path / name)[columns] for name in ("groups", "both"))
+    assert found.equals(expected)
+    again, lines = train(config, tmp_path / "groups")
+    assert lines == [f"{tmp_path / 'groups'}: nothing to do, 20 iterations are done"]
     assert again.diverged == at_once.diverged
 
 
 @pytest.mark.slow
-def test_a_seed_diverges_among_processes(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
-    """All ranks agree where, the other seed goes on, and what is kept is what the simulator keeps; once more, too."""
-    config, bad, _ = half_diverging
+def test_processes_agree_on_a_diverged_seed(tmp_path: Path, one_diverging_seed: tuple[Path, int, int]) -> None:
+    """All ranks report the same, the other seed continues, and the simulator's state is saved; also when extended."""
+    config, bad, _ = one_diverging_seed
     out = tmp_path / "out"
     result, _ = train(config, tmp_path / "simulated")
-    said = launch(rank_runs.run, 2, str(config), "--out", str(out))
-    assert [s.code for s in said] == [2, 2], said
-    assert str(result.diverged[0]) in said[0].err.splitlines()[-1]
+    results = launch(rank_runs.run, 2, str(config), "--out", str(out))
+    assert [one.code for one in results] == [2, 2], results
+    assert str(result.diverged[0]) in results[0].err.splitlines()[-1]
     found, expected = (load_file(folder / "state.safetensors") for folder in (out, tmp_path / "simulated"))
     for key, value in expected.items():
         assert torch.allclose(found[key], value, rtol=1e-10, atol=1e-13), key
-    ours, theirs = (read_history(folder)[["seed", "iteration"]] for folder in (out, tmp_path / "simulated"))
-    assert ours.equals(theirs)
+    histories = [read_history(folder)[["seed", "iteration"]] for folder in (out, tmp_path / "simulated")]
+    assert histories[0].equals(histories[1])
     again = launch(rank_runs.run, 2, str(config), "--out", str(out), "--set", "run.steps=24")
-    assert [s.code for s in again] == [2, 2]
+    assert [one.code for one in again] == [2, 2]
     assert f"seed {bad} diverged" in again[0].err.splitlines()[-1]
     assert "resuming from iteration 20" in again[0].err
 
 
-def test_resuming_after_divergence(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
-    """The seed that diverged stays stopped, and what it left stays, however often the run is resumed."""
-    config, bad, _ = half_diverging
-    train(config, tmp_path / "whole")
+def test_a_diverged_seed_stays_stopped_when_the_run_resumes(
+    tmp_path: Path, one_diverging_seed: tuple[Path, int, int]
+) -> None:
+    """Its rows stay as they are, however often the run is resumed."""
+    config, bad, _ = one_diverging_seed
+    train(config, tmp_path / "uninterrupted")
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KillAt(15))
     for _ in range(2):
         result, _ = train(config, tmp_path / "killed")
     assert [d.seed for d in result.diverged] == [bad]
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
-def test_not_finite_from_the_start(tmp_path: Path) -> None:
-    """Gradients that are not finite at x0 are found at iteration 0, not blamed on the first step."""
+def test_a_start_that_is_not_finite_is_reported_at_iteration_0(tmp_path: Path) -> None:
+    """Gradients that are not finite at x0 are not attributed to the first step."""
     config = write_config(
         tmp_path / "c.toml",
         problem={"dataset": regression(tmp_path), "partition": "iid", "beta": 0.0, "model": "sixth:power"},
@@ -189,16 +187,18 @@ def test_not_finite_from_the_start(tmp_path: Path) -> None:
     assert math.isfinite(float(load_file(tmp_path / "run" / "model.safetensors")["w"]))
 
 
-def test_divergence_is_a_moment_of_its_own(tmp_path: Path, half_diverging: tuple[Path, int, int]) -> None:
-    config, bad, good = half_diverging
-    seen: list[tuple[int, tuple[int, ...]]] = []
+def test_callbacks_are_called_on_divergence_before_the_seed_is_removed(
+    tmp_path: Path, one_diverging_seed: tuple[Path, int, int]
+) -> None:
+    config, bad, good = one_diverging_seed
+    calls: list[tuple[int, tuple[int, ...]]] = []
 
-    class Witness(Callback):
+    class Recorder(Callback):
         def on_divergence(self, loop: Loop, divergence: Any) -> None:
-            seen.append((divergence.seed, loop.engine.problem.seeds))
+            calls.append((divergence.seed, loop.engine.problem.seeds))
 
         def on_end(self, loop: Loop) -> None:
-            seen.append((-1, loop.engine.problem.seeds))
+            calls.append((-1, loop.engine.problem.seeds))
 
-    train(config, tmp_path / "run", Witness())
-    assert seen == [(bad, (bad, good)), (-1, (good,))]
+    train(config, tmp_path / "run", Recorder())
+    assert calls == [(bad, (bad, good)), (-1, (good,))]

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.slow
 SEEDS = [3, 0, 5, 1, 2]
 
 
-class InSecondGroup(KillAt):
-    """Ends the run while its second group of seeds is trained."""
+class KillInSecondGroup(KillAt):
+    """Kills the run while its second group of seeds is trained."""
 
     def _kill(self, loop: Loop, *_: object) -> None:
         if loop.engine.problem.seeds == (5, 1, 2):
@@ -44,7 +44,7 @@ def at_once(config: Path, tmp_path: Path) -> RunResult:
 
 
 def assert_same_run(one: RunResult, other: RunResult) -> None:
-    """Seeds, states, histories, models and files are the same up to rounding, and no other file remains."""
+    """Assert that seeds, states, histories, models and file names are the same, up to rounding."""
     a, b = one.snapshot, other.snapshot
     assert (a.seeds, a.t, a.costs, a.diverged) == (b.seeds, b.t, b.costs, b.diverged)
     assert one.finished
@@ -60,9 +60,9 @@ def assert_same_run(one: RunResult, other: RunResult) -> None:
         pd.testing.assert_frame_equal(*frames, rtol=1e-8, atol=1e-12)
     for name in names[0]:
         if name.endswith(".safetensors"):
-            ours, theirs = (load_file(result.folder / name) for result in (one, other))
-            for key, value in theirs.items():
-                torch.testing.assert_close(ours[key], value, rtol=1e-10, atol=1e-12)
+            found, expected = (load_file(result.folder / name) for result in (one, other))
+            for key, value in expected.items():
+                torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
     pd.testing.assert_frame_equal(
         *(result.history.frame.drop(columns="seconds") for result in (one, other)), rtol=1e-8, atol=1e-12
     )
@@ -74,17 +74,17 @@ def test_groups_of_seeds_end_as_all_seeds_at_once(
 ) -> None:
     """Whether memory runs out at the start, in the middle or at the very end: groups resume from the last checkpoint.
 
-    Breaks if a seed's rows, lines or models are taken for another's, or something runs again that had a checkpoint.
+    Fails if rows, records or models of seeds are confused, or if iterations before a checkpoint run again.
     """
     loops: list[tuple[int, int]] = []
     lines: list[str] = []
 
-    class Noted(LimitedMemory):
+    class RecordingMemory(LimitedMemory):
         def on_start(self, loop: Loop) -> None:
             loops.append((len(loop.engine.problem.trials), loop.t))
 
     out = tmp_path / "run"
-    result = execute(load(config), out, callbacks=[Noted(room, t)], say=lines.append)
+    result = execute(load(config), out, callbacks=[RecordingMemory(room, t)], say=lines.append)
     assert_same_run(result, at_once)
     sizes = {3: [2, 3], 2: [2, 1, 2], 1: [1, 1, 1, 1, 1]}[room]
     boundaries = [b for b in (0, 6, 12, 18) if t == 0 or b >= {8: 6, 20: 18}[t]]
@@ -100,19 +100,19 @@ def test_groups_of_seeds_end_as_all_seeds_at_once(
 @pytest.mark.parametrize("t", [0, 4, 11, 20])
 def test_a_run_killed_in_its_second_group_resumes_to_the_same_bytes(config: Path, tmp_path: Path, t: int) -> None:
     """All groups resume from the last checkpoint, which holds all seeds at one iteration."""
-    train(config, tmp_path / "straight", LimitedMemory(3))
+    train(config, tmp_path / "uninterrupted", LimitedMemory(3))
     moment = "on_evaluation" if t in (0, 20) else "on_step"
     with pytest.raises(Killed):
-        train(config, tmp_path / "killed", LimitedMemory(3), InSecondGroup(t, moment))
+        train(config, tmp_path / "killed", LimitedMemory(3), KillInSecondGroup(t, moment))
     result, lines = train(config, tmp_path / "killed", LimitedMemory(3))
     assert result.finished
     last = max((b for b in (6, 12, 18) if b < t), default=None)
     assert any(line.endswith(f"resuming from iteration {last}") for line in lines) == (last is not None)
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "straight")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
 def test_a_run_in_groups_can_be_stopped_and_extended(config: Path, at_once: RunResult, tmp_path: Path) -> None:
-    """Asked to stop, all groups come to the same iteration; later the run resumes, and can be extended."""
+    """When it is asked to stop, all groups reach the same iteration; later it resumes, and can be extended."""
     stopped, _ = train(config, tmp_path / "run", LimitedMemory(3), StopAt(7))
     assert (stopped.finished, stopped.snapshot.t, stopped.snapshot.seeds) == (False, 7, tuple(SEEDS))
     assert set(stopped.history.frame["seed"]) == set(SEEDS)
@@ -123,7 +123,7 @@ def test_a_run_in_groups_can_be_stopped_and_extended(config: Path, at_once: RunR
 
 
 def test_a_single_seed_that_does_not_fit_is_reported(tmp_path: Path) -> None:
-    """Nothing is left to divide: one line names what is too large."""
+    """It cannot be divided further: one line names what is too large."""
     path = write_config(tmp_path / "c.toml", run={"seeds": [0]})
     with pytest.raises(
         RunError, match=r"run\.device: 4 clients of 'linear' do not fit in the memory of cpu; use fewer"
@@ -132,11 +132,11 @@ def test_a_single_seed_that_does_not_fit_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_run_in_groups_resumes_among_processes(config: Path, tmp_path: Path) -> None:
-    """Its checkpoint is an ordinary one; and what processes have finished is finished."""
+    """Its checkpoints are those of any run, and a run that processes have finished is finished."""
     with pytest.raises(Killed):
-        train(config, tmp_path / "run", LimitedMemory(3), InSecondGroup(11))
-    said = launch(rank_runs.run, 2, str(config), "--out", str(tmp_path / "run"))
-    assert [one.code for one in said] == [0, 0], said
+        train(config, tmp_path / "run", LimitedMemory(3), KillInSecondGroup(11))
+    results = launch(rank_runs.run, 2, str(config), "--out", str(tmp_path / "run"))
+    assert [one.code for one in results] == [0, 0], results
     before = outcome(tmp_path / "run", traced=False)
     _, lines = train(config, tmp_path / "run", LimitedMemory(3))
     assert lines == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
@@ -144,15 +144,15 @@ def test_a_run_in_groups_resumes_among_processes(config: Path, tmp_path: Path) -
 
 
 def test_a_configuration_of_a_sweep_runs_in_groups(config: Path, at_once: RunResult, tmp_path: Path) -> None:
-    """First fewer configurations at once, then fewer seeds; what did not fit is freed before less is built."""
+    """First with fewer configurations at once, then with fewer seeds; memory is freed before each attempt."""
     configs = [load(config), load(config, ["algorithm.alpha=0.05"])]
     folders, loops = [tmp_path / "0", tmp_path / "1"], []
 
-    def note(loop: Loop) -> None:
-        assert all(earlier() is None for earlier in loops), "memory is short"
+    def record(loop: Loop) -> None:
+        assert all(earlier() is None for earlier in loops), "an earlier loop is still in memory"
         loops.append(weakref.ref(loop))
 
-    results = execute_all(configs, folders, callbacks=[LimitedMemory(3)], on_loop=note)
+    results = execute_all(configs, folders, callbacks=[LimitedMemory(3)], on_loop=record)
     assert len(loops) == 1 + 2 * (1 + 2 * 4), "both, each alone, and two groups for each of four checkpoints"
     assert_same_run(results[0], at_once)
     assert_same_run(results[1], train(config, tmp_path / "other", overrides=("algorithm.alpha=0.05",))[0])
@@ -162,12 +162,12 @@ def test_tensorboard_has_all_seeds_of_a_run_in_groups(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every evaluation of every seed once, although a seed's events are in several files."""
-    # Files are read in the order of the seconds in their names: here, one is made in each.
+    # Files are read in the order of the seconds in their names, so each file gets another second.
     ticks = itertools.count(10**9)
     monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(ticks)))
     board = tmp_path / "run" / "tensorboard"
     with pytest.raises(Killed):
-        train(config, tmp_path / "run", TensorBoard(board), LimitedMemory(3), InSecondGroup(11))
+        train(config, tmp_path / "run", TensorBoard(board), LimitedMemory(3), KillInSecondGroup(11))
     train(config, tmp_path / "run", TensorBoard(board), LimitedMemory(3))
     for seed in SEEDS:
         events = EventAccumulator(str(board / f"seed-{seed}"))

@@ -1,4 +1,4 @@
-"""Where a run may be written: folders that are something else are refused, and left as they are."""
+"""Folders that a run cannot use are rejected and left unchanged."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def below_a_file(folder: Path) -> Path:
     return folder / "run"
 
 
-def foreign(folder: Path) -> Path:
+def with_other_files(folder: Path) -> Path:
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
     return folder
@@ -40,17 +40,17 @@ def with_config(text: str) -> Any:
     ("make", "problem"),
     [
         (a_file, "is a file; it must be a folder"),
-        (below_a_file, "cannot be made, since .* is a file"),
-        (foreign, "is not empty and holds no run; choose another folder"),
-        (with_config("[run\nsteps"), r"its config.toml is no run's \(.*line 1"),
-        (with_config("problem = 3"), "its config.toml is no run's"),
-        (with_config("[tool.black]\nline-length = 9"), "its config.toml is no run's"),
-        (with_config("\x00\xff"), "its config.toml is no run's"),
+        (below_a_file, "cannot be created, since .* is a file"),
+        (with_other_files, "is not empty and holds no run; choose another folder"),
+        (with_config("[run\nsteps"), r"its config.toml is not that of a run \(.*line 1"),
+        (with_config("problem = 3"), "its config.toml is not that of a run"),
+        (with_config("[tool.black]\nline-length = 9"), "its config.toml is not that of a run"),
+        (with_config("\x00\xff"), "its config.toml is not that of a run"),
         (lambda folder: Path("/proc/depositum"), "cannot be written to"),
     ],
 )
-def test_folders_that_are_refused(tmp_path: Path, make: Any, problem: str) -> None:
-    """Nothing that is not a run's own is written over, and nothing is written beside it."""
+def test_a_folder_that_is_not_a_runs_is_rejected(tmp_path: Path, make: Any, problem: str) -> None:
+    """No other file is overwritten, and nothing is written beside it."""
     config = write_config(tmp_path / "c.toml")
     out = make(tmp_path / "out")
     before = files(tmp_path)
@@ -61,8 +61,8 @@ def test_folders_that_are_refused(tmp_path: Path, make: Any, problem: str) -> No
     assert files(tmp_path) == before
 
 
-def test_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As root everything is permitted, so what the system would say is put in its mouth."""
+def test_a_folder_without_write_permission_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's answer is replaced, since root has every permission."""
     config = write_config(tmp_path / "c.toml")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(RunError, match=f"out: cannot be written to \\(no permission in {tmp_path}"):
@@ -78,7 +78,7 @@ def test_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("run.seeds=[0, 1]", r"run.seeds is \[0\] there and \[0, 1\] here"),
     ],
 )
-def test_folder_of_another_run(tmp_path: Path, override: str, differs: str) -> None:
+def test_the_folder_of_another_run_is_rejected(tmp_path: Path, override: str, differs: str) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "run", StopAt(8))
     before = files(tmp_path / "run")
@@ -87,16 +87,16 @@ def test_folder_of_another_run(tmp_path: Path, override: str, differs: str) -> N
     assert files(tmp_path / "run") == before
 
 
-def test_folder_left_by_a_run_killed_at_its_beginning(tmp_path: Path) -> None:
-    """Half a config.toml under its working name does not make the folder foreign."""
+def test_the_folder_of_a_run_that_was_killed_at_its_start_is_used(tmp_path: Path) -> None:
+    """It may contain an incomplete config.toml under its temporary name."""
     config = write_config(tmp_path / "c.toml")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml.part").write_text("[run]\nst")
     assert train(config, tmp_path / "run")[0].finished
 
 
-def test_disk_that_cannot_be_written(tmp_path: Path) -> None:
-    """What goes wrong in the midst of a run is one line too (here: a folder where the next checkpoint should go)."""
+def test_a_failure_to_write_during_a_run_is_reported_in_one_line(tmp_path: Path) -> None:
+    """Here, a folder has the name of the next checkpoint's temporary file."""
     config = write_config(tmp_path / "c.toml")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / f"{CURRENT}.part").mkdir()

@@ -1,4 +1,4 @@
-"""A run killed, stopped, extended or damaged goes on, and ends as one that never was."""
+"""A run that was killed, stopped, extended or damaged resumes, and ends as an uninterrupted one."""
 
 import signal
 import sys
@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from depositum.errors import RunError
 from depositum.problem.row_model import RowModel
+from depositum.runs import load
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
 from tests.support.small_runs import SMALL, KillAt, Killed, StopAt, command, files, outcome, train, write_config
@@ -32,7 +33,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 EVERYTHING: dict[str, dict[str, Any]] = {
     "problem": {"model": "user_model:normalised"},
     "algorithm": {"momentum": "nesterov", "alpha": {"cosine": {"start": 0.2, "steps": 40}}},
-    # Named, because processes that each measure for themselves may find another backend faster, and round otherwise.
+    # Fixed, since each process would measure which backend is fastest, and another backend rounds differently.
     "run": {"seeds": [3, 5], "steps": 60, "backend": "vmap"},
 }
 
@@ -44,23 +45,23 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     ("name", "moment"),
     [*((name, "on_step") for name in VARIANTS), ("seeds", "on_evaluation"), ("seeds", "on_checkpoint")],
 )
-def test_resumed_equals_uninterrupted(tmp_path: Path, name: str, moment: str) -> None:
-    """Fails if anything of the state is not in the checkpoint, or anything depends on where a sitting began."""
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, name: str, moment: str) -> None:
+    """Fails if a part of the state is not in the checkpoint, or if anything depends on where a session began."""
     config = write_config(tmp_path / "c.toml", **VARIANTS[name])
-    train(config, tmp_path / "whole")
-    # In the midst of things: after the second checkpoint; at an evaluation; just after a checkpoint was written.
+    train(config, tmp_path / "uninterrupted")
+    # After the second checkpoint; at an evaluation; just after a checkpoint was written.
     at = {"on_step": 15, "on_evaluation": 16, "on_checkpoint": 12}[moment]
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KillAt(at, moment))
-    _, said = train(config, tmp_path / "killed")
-    assert said == [f"{tmp_path / 'killed'}: resuming from iteration 12"]
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    _, lines = train(config, tmp_path / "killed")
+    assert lines == [f"{tmp_path / 'killed'}: resuming from iteration 12"]
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
-def test_a_resumed_run_keeps_the_backend_that_was_found_fastest(
+def test_a_resumed_run_uses_the_backend_that_was_measured_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopwatch may say otherwise the second time, and another backend rounds otherwise."""
+    """A second measurement may give another result, and another backend rounds differently."""
     config = write_config(tmp_path / "c.toml")
     choices: list[str] = []
 
@@ -75,26 +76,26 @@ def test_a_resumed_run_keeps_the_backend_that_was_found_fastest(
     assert len(choices) == 1
 
 
-def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
-    """A run with no checkpoint begins again, and rows of the first attempt must not stay."""
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    """Records of the first attempt are removed."""
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KillAt(5))
     train(config, tmp_path / "killed")
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
 @pytest.mark.parametrize("stops", [(1, 12), (7, 8, 19)])
-def test_stopped_at_any_iteration(tmp_path: Path, stops: tuple[int, ...]) -> None:
-    """Ctrl-C keeps a checkpoint where no other would be; it must not show afterwards."""
+def test_a_run_stopped_at_any_iteration_resumes_to_the_same_bytes(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    """Ctrl-C saves a checkpoint at an iteration that has none otherwise."""
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     for t in stops:
         result, _ = train(config, tmp_path / "stopped", StopAt(t))
         assert (result.snapshot.t, result.finished) == (t, False)
     train(config, tmp_path / "stopped")
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "uninterrupted")
 
 
 def wait_for(path: Path, process: Any) -> None:
@@ -106,10 +107,10 @@ def wait_for(path: Path, process: Any) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9(tmp_path: Path) -> None:
-    """A real process, really killed between two checkpoints, and another that goes on from what it left."""
+def test_a_process_killed_between_checkpoints_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    """A real process, killed by SIGKILL, and another one that resumes the run."""
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     process = command("run", config, "--out", tmp_path / "killed", PAUSE="0.05")
     wait_for(tmp_path / "killed" / CURRENT, process)
     process.kill()
@@ -122,14 +123,14 @@ def test_kill_9(tmp_path: Path) -> None:
     _, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
     assert "resuming from iteration" in err
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
 @pytest.mark.slow
-def test_ctrl_c(tmp_path: Path) -> None:
-    """SIGINT in training: 130, where it stopped, no traceback, and the same bytes after resuming."""
+def test_ctrl_c_stops_with_130_and_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    """SIGINT during training: the iteration is reported, without a traceback."""
     config = write_config(tmp_path / "c.toml", **EVERYTHING)
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     process = command("run", config, "--out", tmp_path / "stopped", PAUSE="0.05")
     wait_for(tmp_path / "stopped" / CURRENT, process)
     process.send_signal(signal.SIGINT)
@@ -141,14 +142,14 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert err.splitlines()[-1] == f"stopped at iteration {t} of 60; run the same command to resume"
     assert "Traceback" not in err
 
-    _, said = train(config, tmp_path / "stopped")
-    assert said == [f"{tmp_path / 'stopped'}: resuming from iteration {t}"]
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    _, lines = train(config, tmp_path / "stopped")
+    assert lines == [f"{tmp_path / 'stopped'}: resuming from iteration {t}"]
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "uninterrupted")
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_training(tmp_path: Path) -> None:
-    """SIGINT while the problem is being built: 130 and one word; nothing has been written."""
+def test_ctrl_c_before_training_writes_nothing(tmp_path: Path) -> None:
+    """SIGINT while the problem is being built: exit code 130 and one word."""
     config = write_config(tmp_path / "c.toml", problem={"model": "user_model:never_ready"})
     building = tmp_path / "building"
     process = command("run", config, "--out", tmp_path / "out", BUILDING=str(building))
@@ -159,45 +160,49 @@ def test_ctrl_c_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-# Finished, extended
+# Finished and extended runs
 
 
-def test_finished_run_is_left_alone(tmp_path: Path) -> None:
+def test_a_finished_run_is_unchanged(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     first, _ = train(config, tmp_path / "run")
     before, times = files(tmp_path / "run"), {p: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}
-    second, said = train(config, tmp_path / "run")
-    assert said == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
+    second, lines = train(config, tmp_path / "run")
+    assert lines == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
     assert files(tmp_path / "run") == before
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()} == times
     assert second.finished
     assert second.history.frame.equals(first.history.frame)
-    # Asking for fewer steps than are done is no reason to write either.
-    _, said = train(config, tmp_path / "run", overrides=("run.steps=5",))
-    assert said == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
+    # The same with fewer steps than are done.
+    _, lines = train(config, tmp_path / "run", overrides=("run.steps=5",))
+    assert lines == [f"{tmp_path / 'run'}: nothing to do, 20 iterations are done"]
     assert files(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("first", [0, 8, 12, 13, 16])
 @pytest.mark.parametrize("evaluate_from", [0, 1])
-def test_extended_equals_as_long_from_the_start(tmp_path: Path, first: int, evaluate_from: int) -> None:
-    """The shorter run's last evaluation (13: between evaluations; 12: costly measures, and a training loss, of its own)
-    must not stay. Shifted by 1, it is 12 that is between, and 13 that has measures of its own.
+def test_an_extended_run_equals_one_that_had_its_length_from_the_start(
+    tmp_path: Path, first: int, evaluate_from: int
+) -> None:
+    """The last evaluation of the shorter run must not remain where the longer run has none (13), and neither must the
+    measures that only a last iteration has (12). With `evaluate_from = 1`, 12 and 13 change roles.
     """
     run = {"seeds": [0, 1], "evaluate_from": evaluate_from}
     config = write_config(tmp_path / "c.toml", run=run, metrics={"train_every": 8})
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     train(config, tmp_path / "extended", overrides=(f"run.steps={first}",))
     assert read_history(tmp_path / "extended")["iteration"].max() == first
     train(config, tmp_path / "extended")
-    assert outcome(tmp_path / "extended") == outcome(tmp_path / "whole")
-    assert (tmp_path / "extended" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
+    assert outcome(tmp_path / "extended") == outcome(tmp_path / "uninterrupted")
+    assert (tmp_path / "extended" / "config.toml").read_text() == (
+        tmp_path / "uninterrupted" / "config.toml"
+    ).read_text()
 
 
-def test_evaluations_shifted(tmp_path: Path) -> None:
-    """Rows at t = 0, 1, 6, 11, … and the last; measures with a stride of their own count from 1 too.
+def test_evaluate_from_shifts_evaluations_and_all_strides(tmp_path: Path) -> None:
+    """Records at t = 0, 1, 6, 11, … and the last; measures with another stride are counted from 1 too.
 
-    A stride that counts from t = 0 would leave them to the first and last rows alone.
+    Counted from t = 0, they would appear in the first and last records only.
     """
     run, metrics = {"steps": 23, "evaluate_every": 5, "evaluate_from": 1}, {"costly_every": 10, "train_every": 10}
     train(write_config(tmp_path / "c.toml", run=run, metrics=metrics), tmp_path / "run")
@@ -209,89 +214,110 @@ def test_evaluations_shifted(tmp_path: Path) -> None:
     assert history["stationarity_mean"].iloc[-1] == pytest.approx(history["stationarity"].mean())
 
 
-def test_run_of_an_earlier_version(tmp_path: Path) -> None:
-    """A folder whose configuration has no `run.evaluate_from` yet is the same run's, and goes on."""
+@pytest.mark.parametrize("missing", ["evaluate_from = 0\n", 'channel = "exact"\n'])
+def test_the_run_of_an_earlier_version_without_a_key_resumes(tmp_path: Path, missing: str) -> None:
+    """A folder whose `config.toml` was written before the key existed has the same run."""
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     train(config, tmp_path / "run", StopAt(9))
     written = tmp_path / "run" / "config.toml"
-    assert "evaluate_from = 0\n" in written.read_text()
-    written.write_text(written.read_text().replace("evaluate_from = 0\n", ""))
+    assert missing in written.read_text()
+    written.write_text(written.read_text().replace(missing, ""))
     train(config, tmp_path / "run")
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
 
 
-def test_run_of_no_steps(tmp_path: Path) -> None:
-    """Zero steps are a run too: the start, evaluated, kept and not run again."""
+@pytest.mark.parametrize(("send", "channel"), [("float32", "exact"), ("bfloat16", "bfloat16"), ("sparse", "sparse")])
+def test_the_earlier_key_processes_send_sets_the_channel(tmp_path: Path, send: str, channel: str) -> None:
+    """In a configuration file, and in the `config.toml` of a run that an earlier version left."""
+    old = write_config(tmp_path / "old.toml", processes={"send": send})
+    new = write_config(tmp_path / "new.toml", network={"channel": channel})
+    assert load(old).config.network.channel == channel
+    assert load(old).dump() == load(new).dump()
+    train(new, tmp_path / "uninterrupted")
+    train(new, tmp_path / "run", StopAt(9))
+    written = tmp_path / "run" / "config.toml"
+    earlier = written.read_text().replace(f'channel = "{channel}"\n', "")
+    written.write_text(earlier.replace("[processes]\n", f'[processes]\nsend = "{send}"\n'))
+    _, lines = train(old, tmp_path / "run")
+    assert lines == [f"{tmp_path / 'run'}: resuming from iteration 9"]
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
+    assert written.read_text() == (tmp_path / "uninterrupted" / "config.toml").read_text()
+
+
+def test_a_run_of_zero_steps_is_finished(tmp_path: Path) -> None:
+    """The start is evaluated and saved, and not run again."""
     config = write_config(tmp_path / "c.toml", run={"steps": 0})
     result, _ = train(config, tmp_path / "run")
     assert result.history.frame["iteration"].tolist() == [0]
     assert (tmp_path / "run" / "model.safetensors").exists()
-    _, said = train(config, tmp_path / "run")
-    assert said == [f"{tmp_path / 'run'}: nothing to do, 0 iterations are done"]
+    _, lines = train(config, tmp_path / "run")
+    assert lines == [f"{tmp_path / 'run'}: nothing to do, 0 iterations are done"]
 
 
-def test_checkpoints_and_device_may_change_on_the_way(tmp_path: Path) -> None:
+def test_a_run_resumes_with_other_checkpoints_and_another_device(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     train(config, tmp_path / "run", StopAt(5))
     train(config, tmp_path / "run", overrides=("run.checkpoint_every=1", "run.device=cpu:0"))
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
 
 
-# Damaged
+# Damaged files
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
 
-def test_truncated_checkpoint(tmp_path: Path) -> None:
-    """The one before is used and said; the end is the same; the broken one never replaces the whole one."""
+def test_a_truncated_checkpoint_does_not_replace_the_complete_one(tmp_path: Path) -> None:
+    """The run resumes from the checkpoint before, to the same bytes."""
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     folder = tmp_path / "run"
     train(config, folder, StopAt(15))
-    cut(folder / CURRENT)
+    truncate(folder / CURRENT)
     with pytest.raises(Killed):
         train(config, folder, KillAt(12 + 1))  # before another checkpoint: both files must still be usable
     assert not (folder / PREVIOUS).exists() or load_file(folder / PREVIOUS)
     assert load_file(folder / CURRENT)
-    _, said = train(config, folder)
-    assert said == [f"{folder}: resuming from iteration 12"]
-    assert outcome(folder) == outcome(tmp_path / "whole")
+    _, lines = train(config, folder)
+    assert lines == [f"{folder}: resuming from iteration 12"]
+    assert outcome(folder) == outcome(tmp_path / "uninterrupted")
 
 
-def test_truncated_checkpoint_is_said(tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_reported(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "run")
-    cut(tmp_path / "run" / CURRENT)
-    _, said = train(config, tmp_path / "run")
-    assert len(said) == 1
-    assert said[0].startswith(f"{tmp_path / 'run' / CURRENT}: is no whole checkpoint")
-    assert said[0].endswith("resuming from iteration 18")
+    truncate(tmp_path / "run" / CURRENT)
+    _, lines = train(config, tmp_path / "run")
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{tmp_path / 'run' / CURRENT}: is not a complete checkpoint")
+    assert lines[0].endswith("resuming from iteration 18")
 
 
-@pytest.mark.parametrize("damage", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)])
-def test_no_whole_checkpoint(tmp_path: Path, damage: Any) -> None:
-    """With both broken the run is refused, even when it is also to be extended, and every byte stays."""
+@pytest.mark.parametrize(
+    "damage", [truncate, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)]
+)
+def test_a_run_without_a_complete_checkpoint_is_rejected(tmp_path: Path, damage: Any) -> None:
+    """If both are damaged, the run is rejected, even if it is to be extended, and no file changes."""
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "run")
     for name in (CURRENT, PREVIOUS):
         damage(tmp_path / "run" / name)
     before = files(tmp_path / "run")
-    with pytest.raises(RunError, match="is no whole checkpoint .* there is no earlier one; remove the folder"):
+    with pytest.raises(RunError, match="is not a complete checkpoint .* there is no earlier one; remove the folder"):
         train(config, tmp_path / "run", overrides=("run.steps=30",))
     assert files(tmp_path / "run") == before
 
 
-def test_checkpoint_of_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person's own model can change under the same name; its checkpoint then fits nothing."""
+def test_the_checkpoint_of_another_model_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user-defined model can change under the same name; its checkpoint then has another shape."""
     config = write_config(tmp_path / "c.toml", problem={"model": "user_model:normalised"})
     train(config, tmp_path / "run", StopAt(3))
-    own = tmp_path / "user_model.py"
-    own.write_text(own.read_text().replace("5", "6"))
+    module = tmp_path / "user_model.py"
+    module.write_text(module.read_text().replace("5", "6"))
     monkeypatch.delitem(sys.modules, "user_model")  # as in a new process
     before = files(tmp_path / "run")
     with pytest.raises(RunError, match=r"models of shape \(4, 53\), but the configuration's are \(4, 63\)"):
@@ -299,23 +325,23 @@ def test_checkpoint_of_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert files(tmp_path / "run") == before
 
 
-def test_rows_cut_off_by_a_kill(tmp_path: Path) -> None:
-    """A kill can leave half a line; the iteration is run again, and half a number is never taken for one."""
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
+    """A kill can leave half a line; its iteration is run again, and half a number is never read."""
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KillAt(15))
     for name in ("history.csv", "consensus.csv"):
-        whole = (tmp_path / "whole" / name).read_text().splitlines()
+        complete = (tmp_path / "uninterrupted" / name).read_text().splitlines()
         with (tmp_path / "killed" / name).open("a") as file:
-            file.write(whole[-1][:-3])  # every column is there, but the last number is not the one it was
+            file.write(complete[-1][:-3])  # every column exists, but the last number is truncated
     assert read_history(tmp_path / "killed")["iteration"].tolist() == [0, 4, 8, 12]
     train(config, tmp_path / "killed")
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
-def test_small_config_is_what_these_tests_assume() -> None:
-    """Evaluations and checkpoints that coincide would hide half of what is tested here."""
+def test_evaluations_and_checkpoints_of_the_small_configuration_do_not_coincide() -> None:
+    """Otherwise half of what is tested here would be hidden."""
     run = SMALL["run"]
     assert run["checkpoint_every"] % run["evaluate_every"]
     assert run["steps"] % run["checkpoint_every"]

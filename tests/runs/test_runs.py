@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and the moments at which it asks."""
+"""The files that a run writes, and the order in which its callbacks are called."""
 
 import tomllib
 from pathlib import Path
@@ -12,11 +12,11 @@ from depositum.engines import Callback, Loop
 from depositum.runs import build_problem, load, parse, resolve
 from tests.support.small_runs import KillAt, Killed, outcome, train, write_config
 
-# What a run leaves
+# Files
 
 
-def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
-    """Every default is written out; the file is the same configuration, and running it gives the same bytes."""
+def test_config_toml_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
+    """It contains every default and is the same configuration; running it gives the same bytes."""
     config = tmp_path / "c.toml"
     config.write_text(
         '[problem]\ndataset = "digits"\n'
@@ -66,8 +66,8 @@ def test_config_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "second" / "config.toml").read_text() == (tmp_path / "first" / "config.toml").read_text()
 
 
-def test_config_has_the_defaults_of_what_is_chosen_by_name(tmp_path: Path) -> None:
-    """Written shortly or in full it is the same run, whose defaults a later version may not change unseen."""
+def test_config_toml_has_the_default_arguments_of_choices_by_name(tmp_path: Path) -> None:
+    """The short and the full form are the same run, so a later version that changes a default is noticed."""
     short = {
         "problem": {
             "dataset": {"synthetic": 80},
@@ -96,7 +96,7 @@ def test_config_has_the_defaults_of_what_is_chosen_by_name(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", ["linear", "user_model:normalised"])
 def test_averaged_model_gives_the_recorded_accuracy(tmp_path: Path, model: str) -> None:
-    """The file loads strictly into the plain module, one per seed, and is the model that the history speaks of."""
+    """The file of each seed loads strictly into the plain module and has the recorded accuracy and loss."""
     config = write_config(
         tmp_path / "c.toml", problem={"model": model}, run={"seeds": [2, 5], "dtype": "float64", "checkpoint_every": 50}
     )
@@ -120,24 +120,24 @@ def test_averaged_model_gives_the_recorded_accuracy(tmp_path: Path, model: str) 
         assert float(loss) == pytest.approx(last["test_loss"], rel=1e-9)
 
 
-def test_models_are_there_whenever_the_run_is_finished(tmp_path: Path) -> None:
-    """Killed after the last checkpoint, a run is finished: it will not be run again, so nothing may be missing."""
+def test_a_run_with_its_last_checkpoint_has_its_models(tmp_path: Path) -> None:
+    """A run that is killed after its last checkpoint is finished and not run again, so nothing may be missing."""
     config = write_config(tmp_path / "c.toml")
-    train(config, tmp_path / "whole")
+    train(config, tmp_path / "uninterrupted")
     with pytest.raises(Killed):
         train(config, tmp_path / "killed", KillAt(20, "on_checkpoint"))
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
-def test_files_are_as_readable_as_others(tmp_path: Path) -> None:
-    """Others who may read a folder may read its tensors too."""
+def test_all_files_have_the_same_permissions(tmp_path: Path) -> None:
+    """Users who can read the history can read the tensors too."""
     config = write_config(tmp_path / "c.toml", run={"steps": 1})
     train(config, tmp_path / "run")
     assert len({path.stat().st_mode for path in (tmp_path / "run").iterdir()}) == 1
 
 
-def test_what_is_not_trained_is_the_same_in_every_batch_of_seeds(tmp_path: Path) -> None:
-    """Frozen random parameters are shared by all seeds, so seed 1 alone must have those of seeds 0 and 1 together."""
+def test_frozen_parameters_do_not_depend_on_the_seeds(tmp_path: Path) -> None:
+    """All seeds share random frozen parameters, so seed 1 alone must have those of seeds 1 and 0 in one run."""
     config = write_config(tmp_path / "c.toml", problem={"model": "frozen:features"}, run={"dtype": "float64"})
     (tmp_path / "frozen.py").write_text(
         "from torch import nn\n"
@@ -151,8 +151,8 @@ def test_what_is_not_trained_is_the_same_in_every_batch_of_seeds(tmp_path: Path)
     torch.testing.assert_close(both.snapshot.rows_of([1])["x"], alone.snapshot.tensors["x"], rtol=1e-12, atol=1e-14)
 
 
-def test_stationarity_where_the_schedule_ends_at_zero(tmp_path: Path) -> None:
-    """G^α is not defined for α = 0: it is left out there, and does not spoil the running mean."""
+def test_stationarity_is_left_out_where_the_schedule_is_zero(tmp_path: Path) -> None:
+    """G^α is not defined for α = 0; such an iteration does not count in the running mean."""
     config = write_config(tmp_path / "c.toml", algorithm={"alpha": {"cosine": {"start": 0.2, "steps": 20}}})
     result, _ = train(config, tmp_path / "run")
     frame = result.history.frame
@@ -166,10 +166,10 @@ def test_stationarity_where_the_schedule_ends_at_zero(tmp_path: Path) -> None:
 # Callbacks
 
 
-def test_callbacks_are_asked_in_order(tmp_path: Path) -> None:
+def test_callbacks_are_called_in_order(tmp_path: Path) -> None:
     moments: list[tuple[str, int]] = []
 
-    class Witness(Callback):
+    class Recorder(Callback):
         def on_start(self, loop: Loop) -> None:
             moments.append(("start", loop.t))
 
@@ -192,7 +192,7 @@ def test_callbacks_are_asked_in_order(tmp_path: Path) -> None:
             moments.append(("end", loop.t))
 
     changes = {"steps": 4, "evaluate_every": 2, "checkpoint_every": 3, "seeds": [0, 1]}
-    train(write_config(tmp_path / "c.toml", run=changes), tmp_path / "run", Witness())
+    train(write_config(tmp_path / "c.toml", run=changes), tmp_path / "run", Recorder())
     assert moments == [
         ("start", 0),
         ("evaluation", 0),
@@ -212,14 +212,14 @@ def test_callbacks_are_asked_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_callbacks_end_even_when_one_fails(tmp_path: Path) -> None:
-    """A progress bar must give the terminal back, and a tracker write its last lines, whatever happens."""
+def test_on_end_is_called_even_if_a_callback_fails(tmp_path: Path) -> None:
+    """A progress bar must restore the terminal, and a tracker must write its last lines."""
     ended: list[int] = []
 
-    class Ends(Callback):
+    class EndRecorder(Callback):
         def on_end(self, loop: Loop) -> None:
             ended.append(loop.t)
 
     with pytest.raises(Killed):
-        train(write_config(tmp_path / "c.toml"), tmp_path / "run", KillAt(3), Ends())
+        train(write_config(tmp_path / "c.toml"), tmp_path / "run", KillAt(3), EndRecorder())
     assert ended == [3]

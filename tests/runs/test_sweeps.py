@@ -1,4 +1,4 @@
-"""Several configurations as rows of one matrix: each must come out as if it had run alone, in every file it leaves."""
+"""Several configurations as rows of one matrix: each has the files and numbers of a run alone."""
 
 import warnings
 from pathlib import Path
@@ -16,14 +16,14 @@ from tests.support.registered_methods import method_class
 from tests.support.small_runs import SMALL, files
 from tests.support.small_sweeps import RELATIVE, assert_same_results, run_folders, small_config, small_sweep, two_cells
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.parametrize(("dtype", "evaluate_from"), [("float64", 0), ("float32", 1)])
-def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_from: int) -> None:
-    """Every file of every cell, with numbers, β, partition, weighting and seeds of its own.
+def test_cells_of_one_simulator_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_from: int) -> None:
+    """Every file of every cell, for cells with different numbers, β, partitions, weightings and seeds.
 
-    A label where a seed belongs, a measure with another cell's α or β, a row in another cell's file: all show here.
+    Fails if a label is written for a seed, a measure uses another cell's α or β, or a record is in another cell's file.
     """
     configs, loops = small_sweep(dtype=dtype, evaluate_from=evaluate_from), []
     assert compatible(configs) == [[0, 1, 2, 3]]
@@ -40,8 +40,8 @@ def test_cells_at_once_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_fro
 
 
 @pytest.mark.parametrize("method", ["fedmid", "feddr", "prox-dasa-gt", "deepstorm", "feddualavg"])
-def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
-    """Methods with a server, with clocks in their state, and without a stepsize named α."""
+def test_cells_of_other_methods_equal_runs_alone(tmp_path: Path, method: str) -> None:
+    """Methods with a server, with counters in their state, and without a stepsize named α."""
     first = {"name": method, "alpha": 0.1} if method != "prox-dasa-gt" else {"name": method, "a": 0.2}
     second = {k: v if k == "name" else v / 2 for k, v in first.items()}
     tables = [{**SMALL, "algorithm": algorithm} for algorithm in (first, second)]
@@ -54,11 +54,11 @@ def test_cells_of_other_methods(tmp_path: Path, method: str) -> None:
 
 
 @pytest.mark.slow
-def test_compiled(tmp_path: Path) -> None:
-    """Columns are constants of a traced iteration; one that was taken for a number would be the first row's for all."""
+def test_compiled_cells_equal_uncompiled_ones(tmp_path: Path) -> None:
+    """Row parameters are constants of a traced iteration. Fails if the first row's number is used for all rows."""
     changes: dict[str, Any] = {"dtype": "float64", "steps": 4, "period": 1}
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # said where an iteration cannot be compiled
+        warnings.simplefilter("error", RuntimeWarning)  # raised where an iteration cannot be compiled
         fast = execute_all(two_cells(**changes, compile="always"), run_folders(tmp_path, 2))
     plain = execute_all(two_cells(**changes, compile="never"), run_folders(tmp_path, 2, "plain"))
     for one, other in zip(fast, plain, strict=True):
@@ -67,8 +67,8 @@ def test_compiled(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("compile", ["never", "always"])
-def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
-    """Captured in CUDA graphs, which read the columns where they were: the trajectories of the CPU, to rounding."""
+def test_cells_on_a_gpu_equal_those_on_the_cpu(tmp_path: Path, compile: str) -> None:
+    """Up to rounding; captured CUDA graphs read the row parameters at fixed addresses."""
     changes: dict[str, Any] = {"dtype": "float64", "steps": 40, "compile": compile}
     gpu = execute_all(small_sweep(**{**changes, "device": "cuda"}), run_folders(tmp_path, 4))
     cpu = execute_all(small_sweep(**{**changes, "compile": "never"}), run_folders(tmp_path, 4, "cpu"))
@@ -76,12 +76,12 @@ def test_on_a_gpu(tmp_path: Path, compile: str) -> None:
         torch.testing.assert_close(one.snapshot.tensors, other.snapshot.tensors, rtol=1e-9, atol=1e-10)
 
 
-# Groups
+# Groups of compatible configurations
 
 
-def test_who_can_run_together() -> None:
-    """Whatever changes the steps or their shapes parts cells; numbers, β, partition, weighting and seeds do not."""
-    alike = [
+def test_compatible_configurations_differ_in_numbers_only() -> None:
+    """Settings that change the steps or their shapes separate cells; numbers, β, partition, weighting, seeds do not."""
+    same = [
         small_config(),
         small_config(algorithm={"alpha": 0.2, "gamma": 0.0}),
         small_config(algorithm={"alpha": {"cosine": {"start": 0.1, "steps": 20}}}),
@@ -90,7 +90,7 @@ def test_who_can_run_together() -> None:
         small_config(problem={"partition_seed": 3, "weighting": "samples"}),
         small_config(run={"seeds": [4, 5]}),
     ]
-    assert compatible(alike) == [list(range(len(alike)))]
+    assert compatible(same) == [list(range(len(same)))]
     others = [
         small_config(algorithm={"momentum": "nesterov"}),
         small_config(algorithm={"start": "local"}),
@@ -112,11 +112,11 @@ def test_who_can_run_together() -> None:
     ]
     groups = compatible([*others, *others[:2]])
     assert groups == [[0, 17], [1, 18], *([i] for i in range(2, len(others) - 2)), [15, 16]]
-    assert compatible([alike[0], others[0], alike[1]]) == [[0, 2], [1]]
+    assert compatible([same[0], others[0], same[1]]) == [[0, 2], [1]]
     assert compatible([]) == []
 
 
-def test_choices_that_are_no_numbers_part_cells() -> None:
+def test_hyper_parameters_that_are_not_numbers_separate_cells() -> None:
     """`None` and a number, or a word and a number, are different steps."""
     names = [{"name": "dsmt", "chebyshev": False}, {"name": "dsmt", "chebyshev": False, "b": 0.5}]
     table = {**SMALL, "problem": {**SMALL["problem"], "beta": 0.0}}
@@ -125,41 +125,43 @@ def test_choices_that_are_no_numbers_part_cells() -> None:
     assert compatible([resolve(parse({**SMALL, "algorithm": algorithm})) for algorithm in keeps]) == [[0], [1]]
 
 
-def test_registered_methods_can_all_be_swept() -> None:
-    """Every method has some number by which its cells run together."""
+def test_every_registered_method_has_a_row_parameter() -> None:
+    """So that cells of every method can share a simulator."""
     assert all(row_parameters(method_class(name)) for name in ALGORITHMS)
 
 
-@pytest.mark.parametrize("short", ["estimate", "device", "rows"])
-def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    """By an estimate, when the device says so in the midst of a run, or by the rows that are worth it on a CPU."""
+@pytest.mark.parametrize("limit", ["estimate", "device", "rows"])
+def test_cells_that_do_not_fit_run_in_smaller_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """By an estimate, by the device's error during a run, or by the number of rows that pays off on a CPU."""
     trials: list[int] = []
 
-    class Short(Callback):
+    class OutOfMemory(Callback):
         def on_checkpoint(self, loop: Loop) -> None:
-            if short == "device" and loop.t > 5 and len(loop.engine.problem.trials) > 4:
+            if limit == "device" and loop.t > 5 and len(loop.engine.problem.trials) > 4:
                 raise torch.OutOfMemoryError
 
-    if short == "estimate":
+    if limit == "estimate":
         monkeypatch.setattr("depositum.runs.execution._fits", lambda problem, _: len(problem.trials) <= 4)
-    if short == "rows":
+    if limit == "rows":
         monkeypatch.setattr("depositum.runs.execution.CPU_ROWS", 16)
-    said: list[str] = []
+    lines: list[str] = []
     results = execute_all(
         small_sweep(),
         run_folders(tmp_path, 4),
-        callbacks=[Short()],
-        say=said.append,
+        callbacks=[OutOfMemory()],
+        say=lines.append,
         on_loop=lambda loop: trials.append(len(loop.engine.problem.trials)),
     )
     expected = {"estimate": [4, 1 + 3], "device": [8, 4, 4], "rows": [4, 4]}
-    assert trials == expected[short]
-    assert ("4 runs at once do not fit in memory; running 2 and 2 instead" in said) == (short != "rows")
-    for one, other in zip(results, execute_all(small_sweep(), run_folders(tmp_path, 4, "whole")), strict=True):
+    assert trials == expected[limit]
+    assert ("4 runs at once do not fit in memory; running 2 and 2 instead" in lines) == (limit != "rows")
+    for one, other in zip(results, execute_all(small_sweep(), run_folders(tmp_path, 4, "at-once")), strict=True):
         assert_same_results(one, other, "float32")
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -172,8 +174,8 @@ def test_where_memory_is_short_groups_are_smaller(tmp_path: Path, monkeypatch: p
     ],
     ids=["partition", "beta", "clients", "gamma"],
 )
-def test_what_a_run_alone_refuses_is_refused_alike(tmp_path: Path, bad: dict[str, Any]) -> None:
-    """In the same words, and before anything of any cell is written."""
+def test_an_invalid_cell_is_rejected_like_a_run_alone(tmp_path: Path, bad: dict[str, Any]) -> None:
+    """With the same error, and before anything of any cell is written."""
     good = {section: dict(keys) for section, keys in bad.items()}
     for section, key in (("problem", "partition"), ("problem", "beta"), ("algorithm", "gamma")):
         good.get(section, {}).pop(key, None)
@@ -185,8 +187,8 @@ def test_what_a_run_alone_refuses_is_refused_alike(tmp_path: Path, bad: dict[str
     assert not any(folder.exists() for folder in run_folders(tmp_path, 2))
 
 
-def test_folders_that_are_refused(tmp_path: Path) -> None:
-    """One folder for two cells, or one that holds another run: nothing is run, and nothing written."""
+def test_folders_of_cells_are_checked_before_anything_is_written(tmp_path: Path) -> None:
+    """One folder for two cells, or one that contains another run."""
     configs = small_sweep()[:2]
     with pytest.raises(RunError, match="same folder"):
         execute_all(configs, [tmp_path / "a", tmp_path / "a"])

@@ -1,4 +1,4 @@
-"""Under the real torchrun: killed and started again by it, and refused."""
+"""Runs under torchrun itself: killed and restarted by it, and rejected."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "kill_test.py"
 
 @pytest.fixture(scope="module")
 def kill_test() -> ModuleType:
-    """The benchmark that kills as often as one likes: how it starts runs, finds processes and compares."""
+    """The benchmark that kills processes at random: its functions start runs, find ranks and read results."""
     spec = importlib.util.spec_from_file_location("kill_test", FILE)
     assert spec is not None
     assert spec.loader is not None
@@ -39,24 +39,24 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody disturbed."""
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `c.toml` and an uninterrupted run of it in `out`."""
     folder = tmp_path_factory.mktemp("torchrun")
     config = write_config(folder / "c.toml", **CHANGES)
-    assert [said.code for said in launch(run, 2, str(config), "--out", str(folder / "out"))] == [0, 0]
+    assert [result.code for result in launch(run, 2, str(config), "--out", str(folder / "out"))] == [0, 0]
     return folder
 
 
-@pytest.mark.parametrize(("victim", "when"), [(1, "iteration 12 kept"), (0, "iteration 20 evaluated")])
-def test_killed_and_restarted(
-    kill_test: ModuleType, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int, when: str
+@pytest.mark.parametrize(("victim", "when"), [(1, "saved iteration 12"), (0, "evaluated iteration 20")])
+def test_torchrun_restarts_a_killed_run_to_the_same_bytes(
+    kill_test: ModuleType, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int, when: str
 ) -> None:
-    """kill -9 of a rank: the other still says who it was, though torchrun tells it to end, and the restart goes on from
-    the last checkpoint to the same bytes. `benchmarks/kill_test.py` does so at random times.
+    """SIGKILL of a rank: the other rank still names it although torchrun ends it, and the restart resumes from the
+    last checkpoint. `benchmarks/kill_test.py` does the same at random times.
     """
     monkeypatch.setenv("PAUSE", "0.01")
     out = tmp_path / "out"
-    started = kill_test.start(whole / "c.toml", out, 2, restarts=1)
+    started = kill_test.start(uninterrupted / "c.toml", out, 2, restarts=1)
     log = out / "logs" / f"rank-{1 - victim}.log"
     deadline = time.monotonic() + 120
     while not (log.exists() and when in log.read_text()):
@@ -64,30 +64,30 @@ def test_killed_and_restarted(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(kill_test.ranks(started.pid)[victim], signal.SIGKILL)
-    said, _ = started.communicate(timeout=120)
-    assert started.returncode == 0, said
-    assert re.search(rf"^error: rank {victim} \(clients {2 * victim}–{2 * victim + 1}, host .*\) is gone", said, re.M)
-    assert re.search(r"resuming from iteration (12|18|24|30|36)$", said, re.M)
-    assert kill_test.outcome(out) == kill_test.outcome(whole / "out")
+    output, _ = started.communicate(timeout=120)
+    assert started.returncode == 0, output
+    assert re.search(rf"^error: rank {victim} \(clients {2 * victim}–{2 * victim + 1}, host .*\) is gone", output, re.M)
+    assert re.search(r"resuming from iteration (12|18|24|30|36)$", output, re.M)
+    assert kill_test.outcome(out) == kill_test.outcome(uninterrupted / "out")
 
 
-def test_too_many_processes(kill_test: ModuleType, whole: Path, tmp_path: Path) -> None:
-    """The ranks say so in one line each, nothing is written, and no process is left.
+def test_more_processes_than_clients_are_rejected(kill_test: ModuleType, uninterrupted: Path, tmp_path: Path) -> None:
+    """Ranks report it in one line each, nothing is written, and no process is left running.
 
-    How many ranks come to say it is torchrun's affair: it ends the others once one has failed. That each would is
-    `test_what_no_rank_can_do` of test_processes_runs.py.
+    torchrun ends the other ranks once one has failed, so not all of them may report it;
+    `test_an_invalid_configuration_is_reported_by_every_rank` in test_distributed_runs.py tests that each would.
     """
-    started = kill_test.start(whole / "c.toml", tmp_path / "out", 5, restarts=0)
-    seen: dict[int, int] = {}
+    started = kill_test.start(uninterrupted / "c.toml", tmp_path / "out", 5, restarts=0)
+    pids: dict[int, int] = {}
     while started.poll() is None:
-        seen |= kill_test.ranks(started.pid)
+        pids |= kill_test.ranks(started.pid)
         time.sleep(0.05)
-    said, _ = started.communicate()
+    output, _ = started.communicate()
     assert started.returncode == 1
-    errors = re.findall(r"^error: .*", said, re.M)
+    errors = re.findall(r"^error: .*", output, re.M)
     assert 1 <= len(errors) <= 5
     assert all(error.startswith("error: problem.clients: 4 given, but there are 5 processes") for error in errors)
-    assert said.count("Traceback") == 1, "torchrun's own, and no rank's"
+    assert output.count("Traceback") == 1, "torchrun's, and none of a rank"
     assert not (tmp_path / "out").exists()
-    assert set(seen) == set(range(5))
-    assert not any(Path(f"/proc/{pid}").exists() for pid in seen.values())
+    assert set(pids) == set(range(5))
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
