@@ -53,10 +53,11 @@ def run_hosts(tmp_path: Path, configs: list[Path], *more: str) -> list[CommandRe
 
 
 def rejection(tmp_path: Path, configs: list[Path]) -> str:
-    """The second rank's error, in one line; the first rank's names the second, and nothing is written."""
+    """The second rank's error, in one line; the first rank repeats it with the second's name; nothing is written."""
     first, second = run_hosts(tmp_path, configs)
     assert (first.code, second.code) == (2, 2), (first, second)
     assert first.err.startswith("error: rank 1 (")
+    assert first.err.endswith(f" stopped: {second.err.removeprefix('error: ')}")
     assert second.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
     return second.err

@@ -99,7 +99,7 @@ def test_a_number_of_clients_that_processes_cannot_share_is_rejected_on_every_ra
     """More ranks than clients, or a number that is not divisible."""
     settings = SAME | {"problem": {"clients": clients, "dataset": "digits"}}
     for error in launch(agree_on_settings, 2, per_rank=[settings, settings]):
-        assert error.startswith(f"ConfigError: problem.clients: {clients} given")
+        assert error.startswith(f"ConfigError: clients: {clients} given")
         assert "--nproc-per-node" in error
 
 
