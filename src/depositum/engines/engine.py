@@ -1,24 +1,29 @@
 """What an engine is: it holds the rows of some clients and advances them by an algorithm, iteration by iteration.
 
 There are two: the simulator holds the rows of all clients in one process, the distributed engine those of one process
-among many. The loop, the measures and the run folder know this protocol only. What concerns all clients is asked
+among many. The loop, the measures and the run folder know this interface only. What concerns all clients is asked
 through the engine's reduction, which in a simulator is a group of one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from depositum.algorithms import Algorithm, State
+from depositum.algorithms import Algorithm, State, merge_methods
 from depositum.channels import Channel
+from depositum.engines.mixing import ChannelState
 from depositum.engines.monitor import Monitor
+from depositum.engines.snapshot import capture, select_trials
 from depositum.errors import ConfigError
 from depositum.metrics import Reduction, Sharing
 from depositum.networks import Network, complete, ring
-from depositum.problem import Oracle, Problem
+from depositum.problem import BatchSize, Oracle, Problem
+from depositum.problem.model_copy import has_frozen_base
+from depositum.problem.precision import resolve
 from depositum.problem.row_model import Backend
 
 Compile = Literal["auto", "always", "never"]
@@ -87,43 +92,67 @@ class EngineSettings:
         return device
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Advances the rows of the clients held here, `[S·k, d]` for k clients of S trials.
 
-    Among several processes, every process calls the same methods in the same order.
+    `state` is the algorithm's, `t` the iterations done. Nothing is random but what the oracle draws from (seed, client,
+    iteration), so the state after t iterations does not depend on how they were run. Among several processes, every
+    process calls the same methods in the same order.
+
+    Parameters
+    ----------
+    algorithm
+        One for all trials, or one for each: the same method, with other numbers.
+    clients
+        The clients whose rows are held here.
+    reduction
+        Sums and minima over all processes of the run.
+    sharing
+        What may be sent between processes for measures.
     """
 
-    problem: Problem
-    network: Network
-    #: Each trial's method.
-    algorithms: Sequence[Algorithm]
-    #: The clients whose rows are held here.
-    clients: Sequence[int]
-    #: Sums and minima over all processes of the run.
-    reduction: Reduction
-    #: What may be sent between processes for measures.
-    sharing: Sharing
-    #: Iterations of the complete run, where known: compilation has to repay itself in them.
-    steps: int
-    #: Iterations done.
-    t: int
-    #: What they cost the clients held here, on average, but for messages whose sizes depend on values (`bytes_by_row`).
-    costs: Costs
+    oracle: Oracle
     state: State
     monitor: Monitor
+    #: The state of the network's channel.
+    channel_state: ChannelState
 
-    @property
-    def oracle(self) -> Oracle: ...
+    def __init__(
+        self,
+        problem: Problem,
+        network: Network | None,
+        algorithm: Algorithm | Sequence[Algorithm],
+        *,
+        clients: Sequence[int],
+        device: torch.device,
+        reduction: Reduction,
+        sharing: Sharing,
+        period: int,
+        batch_size: BatchSize,
+        settings: EngineSettings,
+        channel: Channel,
+    ) -> None:
+        methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
+        self.network = network_for(methods[0], network, problem.n, channel)
+        for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
+            method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
+        self.problem, self.clients, self.channel = problem, clients, channel
+        self.reduction, self.sharing = reduction, sharing
+        self.period, self.batch_size, self.settings = period, batch_size, settings
+        self.device, self.dtype = device, settings.resolve_dtype()
+        #: Each trial's method, and all of them merged into one that acts on all rows.
+        self.algorithms: Sequence[Algorithm] = methods
+        self.algorithm = merge_methods(methods, len(clients), device, self.dtype)
+        #: Iterations done, and those of the complete run, where known: compilation has to repay itself in them.
+        self.t = self.steps = 0
+        #: What the iterations cost the clients held here, on average, but for messages whose sizes depend on values.
+        self.costs = Costs()
 
-    @property
-    def bytes_by_row(self) -> Tensor | None:
-        """The bytes of messages of varying size that each row's client has sent so far, float64 `[rows]`."""
-        ...
-
+    @abstractmethod
     def start(self) -> None:
         """Create the state at t = 0."""
-        ...
 
+    @abstractmethod
     def advance(
         self,
         count: int,
@@ -134,23 +163,43 @@ class Engine(Protocol):
 
         `announce` is called before iterations are compiled.
         """
-        ...
 
+    @abstractmethod
     def watch(self, capacity: int) -> None:
-        """Attach a new monitor, which is read at least every `capacity` iterations."""
-        ...
+        """Attach a new monitor, which is read at least every `capacity` iterations, and show it the present state."""
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copies on the host of everything that makes up the run here, by name."""
-        ...
-
+    @abstractmethod
     def restore(self, tensors: dict[str, Tensor], t: int, costs: Costs) -> None:
         """Resume from a snapshot."""
-        ...
 
-    def with_trials(self, labels: Sequence[int]) -> Self:
+    @abstractmethod
+    def with_trials(self, labels: Sequence[int]) -> "Engine":
         """An engine like this one for the trials with these labels, not yet started."""
-        ...
+
+    @property
+    def bytes_by_row(self) -> Tensor | None:
+        """The bytes of messages of varying size that each row's client has sent so far, float64 `[rows]`."""
+        return self.channel_state.bytes_by_row
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies on the host of the state's variables, the buffers as `buffer.NAME`, the channel's `channel.NAME`."""
+        return capture(self.state, self.oracle, self.channel_state.named())
+
+    def _make_oracle(self, backend: Backend | Literal["auto"]) -> Oracle:
+        frozen = has_frozen_base(self.problem.model)
+        return Oracle(
+            self.problem,
+            self.batch_size,
+            device=self.device,
+            dtype=self.dtype,
+            precision=resolve(self.settings.precision, self.dtype, self.device, frozen),
+            backend=backend,
+            clients=self.clients,
+        )
+
+    def _methods_of(self, labels: Sequence[int]) -> list[Algorithm]:
+        """The methods of the trials with these labels."""
+        return [m for label, m in zip(self.problem.labels, self.algorithms, strict=True) if label in labels]
 
 
 def restricted(engine: Engine, labels: Sequence[int]) -> Engine:
@@ -161,13 +210,6 @@ def restricted(engine: Engine, labels: Sequence[int]) -> Engine:
     tensors = {name: select_trials(z, keep, rows, clients) for name, z in engine.snapshot().items()}
     smaller.restore(tensors, engine.t, engine.costs)
     return smaller
-
-
-def select_trials(tensor: Tensor, keep: Sequence[int], rows: int, clients: int) -> Tensor:
-    """The rows of some trials of a variable `[rows, ...]`; a variable without rows belongs to all trials."""
-    if tensor.dim() == 0 or len(tensor) != rows:
-        return tensor
-    return tensor.view(-1, clients, *tensor.shape[1:])[list(keep)].flatten(0, 1)
 
 
 def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: Channel) -> Network:

@@ -6,26 +6,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from depositum.algorithms import Algorithm, State, merge_methods
+from depositum.algorithms import Algorithm
 from depositum.channels import Channel, Exact
 from depositum.engines.compilation import CAPTURE_LENGTH, Accelerator
-from depositum.engines.engine import Costs, EngineSettings, network_for
+from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.iteration import Iteration
 from depositum.engines.mixing import MatrixMix
 from depositum.engines.monitor import Monitor
-from depositum.engines.snapshot import capture, reinstate
-from depositum.metrics import SINGLE_PROCESS, Reduction, Sharing
+from depositum.engines.snapshot import reinstate
+from depositum.metrics import SINGLE_PROCESS
 from depositum.networks import Network
-from depositum.problem import BatchSize, Oracle, Problem
-from depositum.problem.model_copy import has_frozen_base
-from depositum.problem.precision import resolve
+from depositum.problem import BatchSize, Problem
 
 
-class Simulator:
-    """Advances the rows of a problem by an algorithm; the engine of one process that holds all clients.
-
-    `state` is the algorithm's, `t` the iterations done, `costs` what they cost. Nothing is random but what the oracle
-    draws from (seed, client, iteration), so the state after t iterations does not depend on how they were run.
+class Simulator(Engine):
+    """The engine of one process that holds the rows of all clients.
 
     Parameters
     ----------
@@ -46,56 +41,36 @@ class Simulator:
         settings: EngineSettings | None = None,
         channel: Channel | None = None,
     ) -> None:
-        settings, channel = settings or EngineSettings(), channel or Exact()
-        methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
-        network = network_for(methods[0], network, problem.n, channel)
-        for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
-            method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
-        self.problem, self.network, self.channel = problem, network, channel
-        self.algorithms: Sequence[Algorithm] = methods
-        self.clients: Sequence[int] = range(problem.n)
-        self.reduction: Reduction = SINGLE_PROCESS
-        self.sharing: Sharing = "gather"
-        self.period, self.batch_size, self.settings = period, batch_size, settings
-        self.device = settings.resolve_device()
-        self.dtype = settings.resolve_dtype()
-        #: All trials' methods merged into one that acts on all rows.
-        self.algorithm = merge_methods(methods, problem.n, self.device, self.dtype)
-        oracle = Oracle(
+        settings = settings or EngineSettings()
+        super().__init__(
             problem,
-            batch_size,
-            device=self.device,
-            dtype=self.dtype,
-            precision=resolve(settings.precision, self.dtype, self.device, has_frozen_base(problem.model)),
-            backend=settings.backend,
+            network,
+            algorithm,
+            clients=range(problem.n),
+            device=settings.resolve_device(),
+            reduction=SINGLE_PROCESS,
+            sharing="gather",
+            period=period,
+            batch_size=batch_size,
+            settings=settings,
+            channel=channel or Exact(),
         )
         trials, d = len(problem.trials), problem.layout.size
-        self.exchange = MatrixMix(network, trials, self.device, self.dtype, channel, d)
-        self.iteration = Iteration(self.algorithm, oracle, self.exchange, period)
+        self.oracle = self._make_oracle(settings.backend)
+        self.exchange = MatrixMix(self.network, trials, self.device, self.dtype, self.channel, d)
+        self.channel_state = self.exchange.channel_state
+        self.iteration = Iteration(self.algorithm, self.oracle, self.exchange, period)
         self._cost_of: dict[str, tuple[int, float, float, float]] = {}
         self._accelerator: Accelerator | None = None
-        self.steps = 0
         self._stride = period * max(1, CAPTURE_LENGTH // period) if self.device.type == "cuda" else 1
-        self.t = 0
-        self.costs = Costs()
-        self.state: State
-        self.monitor: Monitor
-
-    @property
-    def oracle(self) -> Oracle:
-        return self.iteration.oracle
-
-    @property
-    def bytes_by_row(self) -> Tensor | None:
-        return self.exchange.channel_state.bytes_by_row
 
     def start(self) -> None:
         """Create the state at t = 0."""
-        self.exchange.channel_state.clear()
+        self.channel_state.clear()
         self.exchange.reset_counts()
         self.oracle.begin(torch.zeros((), dtype=torch.int64, device=self.device))
         self.state = self.algorithm.init(self.oracle.start(), self.oracle, self.exchange)
-        self.exchange.channel_state.memory.clear()  # the first step mixes other variables than the start
+        self.channel_state.memory.clear()  # the first step mixes other variables than the start
         self.t = 0
         sent = self.exchange.to_all + self.exchange.to_each * self.exchange.mean_degree(0)
         self.costs = Costs(0, sent, self.oracle.evaluations)
@@ -157,24 +132,19 @@ class Simulator:
 
     # Complete states, for checkpoints
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copies on the host of the state's variables, the buffers as `buffer.NAME`, the channel's `channel.NAME`."""
-        return capture(self.state, self.oracle, self.exchange.channel_state.named())
-
     def restore(self, tensors: dict[str, Tensor], t: int, costs: Costs) -> None:
         """Resume from a snapshot."""
         self.start()
         self.state, channel = reinstate(self.state, self.oracle, tensors, t)
-        self.exchange.channel_state.replace(channel)
+        self.channel_state.replace(channel)
         self.t, self.costs = t, costs
 
     def with_trials(self, labels: Sequence[int]) -> "Simulator":
         """A simulator like this one for the trials with these labels, not yet started."""
-        own = zip(self.problem.labels, self.algorithms, strict=True)
         return Simulator(
             self.problem.restricted_to(labels),
             None if self.algorithm.server else self.network,
-            [method for label, method in own if label in labels],
+            self._methods_of(labels),
             period=self.period,
             batch_size=self.batch_size,
             # The backend that was found fastest for all rows: another would round differently within a run.

@@ -2,19 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from depositum.algorithms import State
-from depositum.engines.engine import Costs, Engine, select_trials
 from depositum.engines.monitor import Divergence
 from depositum.metrics import Reduction, mean_buffers, mean_row
 from depositum.problem import Oracle
 
+if TYPE_CHECKING:
+    from depositum.engines.engine import Costs, Engine
+
 #: Prefixes of what is not a variable of the algorithm: the model's buffers, and the memory of the channel.
 BUFFER, CHANNEL = "buffer.", "channel."
+
+
+def select_trials(tensor: Tensor, keep: Sequence[int], rows: int, clients: int) -> Tensor:
+    """The rows of some trials of a variable `[rows, ...]`; a variable without rows belongs to all trials."""
+    if tensor.dim() == 0 or len(tensor) != rows:
+        return tensor
+    return tensor.view(-1, clients, *tensor.shape[1:])[list(keep)].flatten(0, 1)
 
 
 def capture(state: State, oracle: Oracle, channel: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -50,7 +59,7 @@ class Snapshot:
 
     seeds: tuple[int, ...]
     t: int
-    costs: Costs
+    costs: "Costs"
     tensors: dict[str, Tensor]
     diverged: dict[int, Divergence] = field(default_factory=dict)
     #: How gradients were computed. Chosen by measuring if not configured, and then kept: another backend rounds
@@ -97,7 +106,7 @@ class Snapshot:
             diverged={seed: found for part in parts for seed, found in part.diverged.items()},
         )
 
-    def update(self, engine: Engine) -> None:
+    def update(self, engine: "Engine") -> None:
         """Copy the iteration, and the rows of the trials that the engine still advances."""
         self.t, self.costs = engine.t, engine.costs
         clients, new = len(engine.clients), engine.snapshot()

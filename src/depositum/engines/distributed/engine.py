@@ -6,28 +6,25 @@ The algorithm's code is the simulator's, and so is its trajectory, to rounding.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from depositum.algorithms import Algorithm, Mix, State, merge_methods
+from depositum.algorithms import Algorithm, Mix
 from depositum.channels import Channel, Exact
 from depositum.engines.distributed.async_tensor import awaited
 from depositum.engines.distributed.clients import Placement, restrict_data
 from depositum.engines.distributed.communicator import Communicator
 from depositum.engines.distributed.links import LinkMix, SilentMix
-from depositum.engines.engine import Costs, EngineSettings, network_for
+from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.mixing import IdentityMix
 from depositum.engines.monitor import Monitor
-from depositum.engines.snapshot import capture, reinstate
+from depositum.engines.snapshot import reinstate
 from depositum.errors import ConfigError, listing, nearest
-from depositum.metrics import Reduction, Sharing
+from depositum.metrics import Sharing
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
-from depositum.problem.model_copy import has_frozen_base
-from depositum.problem.precision import resolve
-from depositum.problem.row_model import Backend
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,8 @@ class ProcessSettings:
             raise ConfigError("evaluate", f"{self.evaluate!r} given; it can be {listing(choices)}{near}")
 
 
-class DistributedEngine:
-    """Advances the rows of the clients held here, one iteration at a time, together with the other processes.
-
-    `state` is the algorithm's, with rows `[S·k, d]` for k clients held; `t` the iterations done, `costs` what they
-    cost these clients on average. Every rank calls the same methods in the same order.
+class DistributedEngine(Engine):
+    """The engine of one process among many, which holds the rows of its own clients.
 
     Parameters
     ----------
@@ -85,60 +79,40 @@ class DistributedEngine:
         channel: Channel | None = None,
         evaluate: Sharing = "scalars",
     ) -> None:
-        settings, channel = settings or EngineSettings(), channel or Exact()
-        methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
-        network = network_for(methods[0], network, problem.n, channel)
-        for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
-            method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
         placement = Placement(problem.n, communicator.size)
         communicator.describe_clients([placement.clients(rank) for rank in range(communicator.size)])
-        self.clients: Sequence[int] = placement.clients(communicator.rank)
-        self.problem = restrict_data(problem, self.clients)
-        self.network, self.channel, self.communicator = network, channel, communicator
-        self.algorithms: Sequence[Algorithm] = methods
-        self.reduction: Reduction = communicator
-        self.sharing: Sharing = evaluate
-        self.period, self.batch_size, self.settings = period, batch_size, settings
-        self.device, self.dtype = communicator.device, settings.resolve_dtype()
-        #: All trials' methods merged into one that acts on all rows held here.
-        self.algorithm = merge_methods(methods, len(self.clients), self.device, self.dtype)
-        self.oracle = self._make_oracle()
+        clients = placement.clients(communicator.rank)
+        super().__init__(
+            restrict_data(problem, clients),
+            network,
+            algorithm,
+            clients=clients,
+            device=communicator.device,
+            reduction=communicator,
+            sharing=evaluate,
+            period=period,
+            batch_size=batch_size,
+            settings=settings or EngineSettings(),
+            channel=channel or Exact(),
+        )
+        self.communicator = communicator
+        self.oracle = self._choose_oracle()
         trials, d = len(problem.trials), problem.layout.size
-        self.links = LinkMix(network, communicator, trials, self.dtype, channel, d)
+        self.links = LinkMix(self.network, communicator, trials, self.dtype, self.channel, d)
+        self.channel_state = self.links.channel_state
         self._local = IdentityMix(self.links)
         self._awaiting_oracle = AwaitingOracle(self.oracle)
-        self.t = self.steps = 0
-        self.costs = Costs()
-        self.state: State
-        self.monitor: Monitor
 
-    def _make_oracle(self) -> Oracle:
-        def make(backend: Backend | Literal["auto"]) -> Oracle:
-            return Oracle(
-                self.problem,
-                self.batch_size,
-                device=self.device,
-                dtype=self.dtype,
-                precision=resolve(
-                    self.settings.precision, self.dtype, self.device, has_frozen_base(self.problem.model)
-                ),
-                backend=backend,
-                clients=self.clients,
-            )
-
+    def _choose_oracle(self) -> Oracle:
         if self.settings.backend != "auto":
-            return make(self.settings.backend)
+            return self._make_oracle(self.settings.backend)
         # By a rule, not by measuring: a resumed run ends in the same bytes only with the same backend.
         if len(self.clients) * len(self.problem.trials) == 1:
-            return make("loop")
+            return self._make_oracle("loop")
         try:
-            return make("vmap")
+            return self._make_oracle("vmap")
         except ConfigError:
-            return make("loop")
-
-    @property
-    def bytes_by_row(self) -> Tensor | None:
-        return self.links.channel_state.bytes_by_row
+            return self._make_oracle("loop")
 
     def start(self) -> None:
         """Create the state at t = 0."""
@@ -180,26 +154,21 @@ class DistributedEngine:
 
     # Complete states, for checkpoints
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copies on the host of everything that makes up these clients' part of the run, by name."""
-        return capture(self.state, self.oracle, self.links.channel_state.named())
-
     def restore(self, tensors: dict[str, Tensor], t: int, costs: Costs) -> None:
         """Resume from a snapshot; nothing is sent."""
         self._start(SilentMix(self.links))
         self.state, channel = reinstate(self.state, self.oracle, tensors, t)
-        self.links.channel_state.replace(channel)
+        self.channel_state.replace(channel)
         self.links.reset(resumed=True)
         self.t, self.costs = t, costs
         self.watch(0)
 
     def with_trials(self, labels: Sequence[int]) -> "DistributedEngine":
         """An engine like this one for the trials with these labels, not yet started."""
-        own = zip(self.problem.labels, self.algorithms, strict=True)
         return DistributedEngine(
             self.problem.restricted_to(labels),
             None if self.algorithm.server else self.network,
-            [method for label, method in own if label in labels],
+            self._methods_of(labels),
             self.communicator,
             period=self.period,
             batch_size=self.batch_size,
@@ -209,14 +178,14 @@ class DistributedEngine:
         )
 
     def _start(self, mix: Mix) -> None:
-        self.links.channel_state.clear()
+        self.channel_state.clear()
         self.links.bytes_sent = 0.0
         self.links.begin(0)
         self.oracle.begin(torch.zeros((), dtype=torch.int64, device=self.device))
         new = self.algorithm.init(self.oracle.start(), self._awaiting_oracle, mix)
         self.links.wait()
         self.state = awaited(new)
-        self.links.channel_state.memory.clear()  # the first step mixes other variables than the start
+        self.channel_state.memory.clear()  # the first step mixes other variables than the start
         self.links.reset(resumed=False)
         self.t = 0
         self.watch(0)
