@@ -164,7 +164,8 @@ def test_iterations_that_cannot_be_compiled_run_uncompiled_with_one_warning() ->
         method = dp.Depositum(0.1, 0.5)
         sim = Simulator(seeded_problem((0,)), dp.ring(N), method, period=2, batch_size=4, settings=settings)
         sim.start()
-        sim.watch(ReadsValues((0,), 20, sim.state))
+        sim.watch(20)
+        sim.iteration.monitor = ReadsValues((0,), range(N), N, 20, sim.state)
         return sim
 
     plain, fallback = made("never"), made("always")

@@ -19,7 +19,7 @@ def test_an_iteration_is_split_if_it_does_not_need_the_old_models(name: str, par
     kind = sim.algorithm.kind(0, sim.period)
     sim.iteration.hold(sim.state)
     sim.iteration(kind)
-    programs = split_at_models(trace(sim.iteration, kind), sim.iteration.place_of_x)
+    programs = split_at_models(trace(sim.iteration, kind), sim.iteration.index_of_x)
     assert len(programs) == parts
     if parts == 2:
         written = {str(n.args[0]) for n in programs[0].graph.nodes if "copy_" in str(n.target)}
