@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from depositum.errors import RunError
 from depositum.problem.row_model import RowModel
-from depositum.runs import load
+from depositum.runs import load, parse, resolve
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
 from depositum.runs.folder import read_history
 from tests.support.small_runs import SMALL, KillAt, Killed, StopAt, command, files, outcome, train, write_config
@@ -243,6 +243,13 @@ def test_the_earlier_key_processes_send_sets_the_channel(tmp_path: Path, send: s
     assert lines == [f"{tmp_path / 'run'}: resuming from iteration 9"]
     assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
     assert written.read_text() == (tmp_path / "uninterrupted" / "config.toml").read_text()
+
+
+def test_the_earlier_key_processes_send_has_no_effect_for_a_method_with_a_server(tmp_path: Path) -> None:
+    """Such a method has no links, and its configurations no network."""
+    table = {**SMALL, "algorithm": {"name": "fedmid", "alpha": 0.1}}
+    old, new = ({**table, "processes": processes} for processes in ({"send": "float16"}, {}))
+    assert resolve(parse(old)).dump() == resolve(parse(new)).dump()
 
 
 def test_a_run_of_zero_steps_is_finished(tmp_path: Path) -> None:

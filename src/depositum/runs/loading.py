@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from depositum import data, models
+from depositum.algorithms import ALGORITHMS
 from depositum.errors import ConfigError, listing, nearest
 from depositum.registry import Registry
 from depositum.runs.config import Config
@@ -117,14 +118,18 @@ def _read_table(path: Path) -> dict[str, Any]:
 
 
 def _upgraded(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table with keys of earlier releases under their present names: `processes.send` is `network.channel`."""
+    """The table with keys of earlier releases under their present names: `processes.send` is `network.channel`.
+
+    It had no effect for a method with a server, which has no network.
+    """
     processes = table.get("processes")
     if not isinstance(processes, Mapping) or "send" not in processes:
         return table
     send = processes["send"]
     out = {**table, "processes": {key: value for key, value in processes.items() if key != "send"}}
-    network = table.get("network", {})
-    if send != "float32" and isinstance(network, Mapping):
+    network, method = table.get("network", {}), table.get("algorithm", {})
+    server = isinstance(method, Mapping) and ALGORITHMS.attribute(method.get("name"), "server", False)
+    if send != "float32" and isinstance(network, Mapping) and not server:
         out["network"] = {"channel": send, **network}
     return out
 
