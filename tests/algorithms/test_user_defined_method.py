@@ -113,7 +113,7 @@ def test_the_dry_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Fails if the running statistics of a batch norm start from those of the dry run."""
     path = config(tmp_path)
     assert cli("run", path, "--out", tmp_path / "checked").code == 0
-    monkeypatch.setattr("depositum.runs.build.try_method", lambda simulator: None)
+    monkeypatch.setattr("depositum.runs.problems.try_method", lambda simulator: None)
     assert cli("run", path, "--out", tmp_path / "unchecked").code == 0
     assert outcome(tmp_path / "checked") == outcome(tmp_path / "unchecked")
 
@@ -165,7 +165,7 @@ def test_lack_of_memory_in_the_dry_run_is_handled_like_any_other(tmp_path: Path)
     path = config(tmp_path, "mine:OutOfMemory")
     result = cli("run", path, "--out", tmp_path / "out", "--set", "run.seeds=[0, 1]")
     assert result.code == 0, result
-    assert "2 seeds at once do not fit the memory" in result.err
+    assert "2 seeds at once do not fit in memory" in result.err
 
 
 def test_compare_includes_the_method_of_the_configuration(tmp_path: Path) -> None:
@@ -209,11 +209,11 @@ def test_it_is_explained_by_the_command_line(tmp_path: Path, monkeypatch: pytest
     [
         ("mine:ProxDSG", "module 'mine' has no 'ProxDSG'; did you mean 'ProxDSGD'?"),
         ("mime:ProxDSGD", "no module 'mime'"),
-        ("mine:State", "is no method: it must be a dataclass that extends Algorithm"),
-        ("mine:Incomplete", "'mine:Incomplete' lacks step, vectors, name, about; write what they give"),
+        ("mine:State", "is not a method: it must be a dataclass that extends Algorithm"),
+        ("mine:Incomplete", "'mine:Incomplete' does not define step, vectors, name, about"),
         (
             "mine:ReturningTensor",
-            "a step of 'prox-dsgd' ('exchange') gave a Tensor; it must be a state: a NamedTuple",
+            "a step of 'prox-dsgd' ('exchange') gave a Tensor; it must be a NamedTuple with t, x and its own variables",
         ),
         (
             "mine:CuttingRows",

@@ -64,7 +64,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     ("metrics.smoothness=mesure", "metrics.smoothness", "a number or 'measure'; did you mean 'measure'?"),
     ("run.device=mps", "run.device", "'mps' given; it can be 'auto', 'cpu', 'cuda'"),
     ("run.device=meta", "run.device", "'meta' given; it can be 'auto', 'cpu', 'cuda'"),
-    ("problem.loss=tokens", "problem.loss", "'tokens' given, but the dataset is no text"),
+    ("problem.loss=tokens", "problem.loss", "'tokens' given, but the dataset is not text"),
     # types
     ('problem.clients="four"', "problem.clients", "'four' given; it must be a whole number"),
     ("problem.clients=4.0", "problem.clients", "4.0 given; it must be a whole number"),
@@ -196,7 +196,7 @@ def test_a_pattern_that_matches_no_parameter(config: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, so asking for one is allowed")
 def test_missing_gpu(config: Path) -> None:
     error = one_line(cli("run", config, "--set", "run.device=cuda", "--out", "run"))
-    assert error == "run.device: 'cuda' given, but no GPU can be used here; take 'auto' or 'cpu'"
+    assert error == "run.device: 'cuda' given, but no GPU is available; use 'auto' or 'cpu'"
 
 
 @pytest.mark.parametrize(

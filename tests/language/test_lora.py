@@ -83,7 +83,7 @@ def test_gradients_equal_those_of_peft(
         problem=with_model(bases[architecture], architecture),
         run={"dtype": "float64", "backend": backend},
     )
-    problem = build_problem(load(path))
+    problem = build_problem([load(path)])
     oracle = Oracle(problem, 3, dtype=torch.float64, precision="float64", backend=backend)
     assert oracle.model.backend == backend
     x = oracle.start() + 0.3 * torch.randn(3, problem.layout.size, generator=torch.Generator().manual_seed(0)).double()
@@ -180,7 +180,7 @@ def test_measures_are_means_over_tokens(bases: dict[str, Path], lines: Path, tmp
     path = write_config(
         tmp_path / "c.toml", bases["gpt2"], {"file": str(lines)}, problem=with_model(bases["gpt2"], "gpt2")
     )
-    problem = build_problem(load(path))
+    problem = build_problem([load(path)])
     oracle = Oracle(problem, 2)
     start = oracle.start()[:1]
     base = AutoModelForCausalLM.from_pretrained(bases["gpt2"]).eval()
@@ -270,7 +270,7 @@ def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_pat
 
 def test_only_the_base_is_in_bfloat16(bases: dict[str, Path], config: Path) -> None:
     """Adapters, the state and the angles of rotary positions stay in float32."""
-    problem = build_problem(load(config))
+    problem = build_problem([load(config)])
     oracle = Oracle(problem, 2, precision="bf16")
     model = oracle.model.model
     for name, parameter in model.named_parameters():

@@ -271,7 +271,7 @@ def test_padding_beyond_the_context_is_removed(lines: Path, tmp_path: Path) -> N
     model = {"lora": {"base": str(tmp_path / "short"), "rank": 2, "targets": ["c_attn"]}}
     dataset = {"file": str(lines), "max_length": 44, "template": "{instruction}"}
     path = write_config(tmp_path / "c.toml", tmp_path / "short", dataset, problem={"model": model})
-    problem = build_problem(load(path), tmp_path)
+    problem = build_problem([load(path)])
     assert problem.train.inputs.shape[1] <= 44
     assert train(path, tmp_path / "out")[0].finished
 
@@ -285,7 +285,7 @@ def test_a_tokenizer_of_another_model_is_rejected(bases: dict[str, Path], lines:
     model = {"lora": {"base": str(bases["qwen2"]), "tokenizer": "other"}}
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": "mine.jsonl"}, problem={"model": model})
     with pytest.raises(ConfigError, match="the base has tokens 0 … 263, but the tokenizer produces token 272"):
-        build_problem(load(path))
+        build_problem([load(path)])
 
 
 class NotFound(HfHubHTTPError):
@@ -360,7 +360,7 @@ def test_a_base_with_missing_weights_is_rejected(bases: dict[str, Path], lines: 
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     path = write_config(tmp_path / "c.toml", broken, {"file": str(lines)})
     with pytest.raises(ConfigError, match=r"lacks weights, such as 'model\.layers\.1\.mlp\.up_proj\.weight'"):
-        build_problem(load(path))
+        build_problem([load(path)])
 
 
 def test_an_invalid_line_stops_a_run_before_work(bases: dict[str, Path], tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_a_model_without_hooks_changes_nothing() -> None:
 
 def test_prepare_samples_is_applied_to_training_and_test_data(folder: Path) -> None:
     """Fails if a part is not prepared, or is prepared twice."""
-    plain = build_problem(load(write_config(folder / "a.toml", problem={"model": "linear"})), folder)
-    doubled = build_problem(load(write_config(folder / "b.toml", problem={"model": "hooked:doubling"})), folder)
+    plain = build_problem([load(write_config(folder / "a.toml", problem={"model": "linear"}))])
+    doubled = build_problem([load(write_config(folder / "b.toml", problem={"model": "hooked:doubling"}))])
     assert torch.equal(doubled.train.inputs, 2 * plain.train.inputs)
     assert torch.equal(doubled.test.inputs, 2 * plain.test.inputs)
     assert torch.equal(doubled.train.targets, plain.train.targets)

@@ -43,7 +43,7 @@ def config(folder: Path, regularizer: object) -> Path:
 
 def test_the_documented_prox_is_correct(tmp_path: Path) -> None:
     """It minimises h(p) + (p − z)²/(2τ): no p of a fine grid is better."""
-    h = load(config(tmp_path, {"mine:Huber": {"delta": 0.5}})).make_regularizer()
+    h = load(config(tmp_path, {"mine:Huber": {"delta": 0.5}})).regularizer
     grid = torch.linspace(-4, 4, 80_001, dtype=torch.float64)[:, None]
     for z in (-2.3, -0.6, 0.0, 0.4, 0.51, 3.0):
         for tau in (0.1, 1.5):
@@ -75,8 +75,8 @@ def test_a_run_with_a_user_defined_regularizer(tmp_path: Path, regularizer: obje
     [
         ("mine:Hubert", "module 'mine' has no 'Hubert'; did you mean 'Huber'?"),
         ("mime:Huber", "problem.regularizer: no module 'mime'"),
-        ("mine:dataclass", "'mine:dataclass' is no regularizer: it must be a class that extends Regularizer"),
-        ("mine:Half", "'mine:Half' lacks _prox; write what it gives"),
+        ("mine:dataclass", "'mine:dataclass' is not a regularizer: it must be a class that extends Regularizer"),
+        ("mine:Half", "'mine:Half' does not define _prox"),
         (
             "mine:Long",
             "problem.regularizer: the prox of Long(delta=1.0) is [2, 30] of torch.float32; it must have shape [2, 15]",
