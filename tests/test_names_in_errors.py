@@ -13,8 +13,8 @@ import depositum as dp
 from depositum.engines import EngineSettings
 from depositum.errors import ConfigError, GroupError, renamed_keys
 from depositum.runs.config import Config
+from depositum.runs.config_file import from_table
 from depositum.runs.config_keys import config_key, config_keys
-from depositum.runs.loading import from_table
 
 CLIENTS = [(torch.zeros(4, 5), torch.zeros(4, dtype=torch.int64)) for _ in range(3)]
 

@@ -22,7 +22,7 @@ from depositum.experiments.cache import CellConfig
 from depositum.experiments.results import NotRunError
 from depositum.experiments.results_folder import tuning_frame
 from depositum.runs import Config, checkpoint, parse
-from depositum.runs.loading import from_table
+from depositum.runs.config_file import from_table
 from tests.support.small_experiments import read_experiment, run_small_experiment, small, write_experiment
 from tests.support.small_runs import USER_MODEL, Killed, LimitedMemory, command
 

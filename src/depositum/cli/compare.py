@@ -16,8 +16,8 @@ from depositum.report.curves import X_AXES, draw_curves
 from depositum.report.history_tables import comparison_table
 from depositum.report.progress import ProgressBar
 from depositum.runs import ResolvedConfig, execute, load
+from depositum.runs.config_file import register_extensions_of
 from depositum.runs.folder import read_history
-from depositum.runs.loading import register_extensions_of
 
 
 def command(

@@ -10,7 +10,7 @@ from typing import Any
 from depositum.errors import ConfigError, DepositumError, listing, nearest
 from depositum.experiments.cache import CellConfig
 from depositum.experiments.definition import Experiment, Settings
-from depositum.runs.loading import apply_override, from_table
+from depositum.runs.config_file import apply_override, from_table
 
 Labels = dict[str, str]
 Table = dict[str, dict[str, Any]]

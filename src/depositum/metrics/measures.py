@@ -105,7 +105,7 @@ def costly(
 ) -> dict[str, Tensor]:
     """‖G^α(x)‖², gradient-estimation error, s, accuracy of the clients' models, ζ² at x̄.
 
-    All but the accuracies need rows of other clients against one's own data, or gradients of others: they are measured
+    All but the accuracies need the rows of other clients on local data, or gradients of others: they are measured
     only if `sharing` is `"gather"`.
 
     Parameters

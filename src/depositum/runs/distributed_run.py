@@ -19,11 +19,11 @@ from depositum.metrics import History
 from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
+from depositum.runs.config_file import load
 from depositum.runs.config_keys import config_keys
 from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
-from depositum.runs.loading import load
 from depositum.runs.problems import build_engine
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.writing import RankLog, RankWriter

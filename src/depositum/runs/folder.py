@@ -18,7 +18,7 @@ from depositum.errors import ConfigError, RunError
 from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint, folder_lock
-from depositum.runs.loading import differences, parse
+from depositum.runs.config_file import differences, parse
 from depositum.runs.resolved import ResolvedConfig, build_method, complete_table, with_default_arguments
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from depositum.engines.distributed.clients import (
 )
 from depositum.engines.distributed.communicator import Communicator, Messages, Transfer
 from depositum.engines.distributed.consistency import check_consistency
-from depositum.engines.distributed.engine import DistributedEngine, ProcessSettings
+from depositum.engines.distributed.distributed_engine import DistributedEngine, ProcessSettings
 
 __all__ = [
     "Communicator",
