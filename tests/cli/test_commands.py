@@ -12,7 +12,7 @@ import depositum
 from depositum.algorithms import SCHEDULES, as_schedule
 from depositum.errors import ConfigError
 from depositum.report.tensorboard import TensorBoard
-from depositum.runs import Config, apply_override, load, parse
+from depositum.runs import Config, apply_override, from_table, load
 from depositum.runs.folder import MAY_CHANGE
 from tests.support.small_runs import KillAt, Killed, cli, files, train, write_config
 
@@ -276,7 +276,7 @@ def documented() -> dict[str, str]:
 def test_every_setting_is_documented_with_its_default() -> None:
     """A key that is added, renamed or given another default must be changed in the table of docs/cli.md too."""
     table = {key: text for key, text in documented().items() if key.partition(".")[0] in Config.model_fields}
-    complete = parse({}).complete()
+    complete = from_table({}).table
     for name, section in Config.model_fields.items():
         keys = {*section.annotation.model_fields, *complete[name]}  # type: ignore[union-attr]
         for key in keys:

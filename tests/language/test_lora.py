@@ -253,7 +253,7 @@ def test_the_base_is_in_memory_once(bases: dict[str, Path], lines: Path, tmp_pat
     path = write_config(tmp_path / "c.toml", bases["qwen2"], {"file": str(lines)}, run={"seeds": [0, 1]})
     simulator = build_engine([load(path)])
     simulator.start()
-    smaller = simulator.restricted_to([1])
+    smaller = simulator.with_trials([1])
     problem = simulator.problem
     modules = [problem.model, simulator.oracle.model.model, smaller.oracle.model.model]
     modules += [problem.averaged_model(simulator.state.x[0], {}), simulator.oracle.model.vmap_model]

@@ -219,7 +219,7 @@ def test_text_and_language_models_need_each_other(
     config: Path, problem: dict[str, Any], key: str, message: str
 ) -> None:
     """Other combinations are rejected before anything is loaded."""
-    table = load(config).complete()
+    table = {name: dict(section) for name, section in load(config).table.items()}
     table["problem"] |= problem
     with pytest.raises(ConfigError, match=message) as caught:
         resolve(Config.model_validate(table))
