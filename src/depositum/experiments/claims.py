@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, renamed_keys
 from depositum.experiments.checks import CHECKS
 from depositum.experiments.definition import Claim, Experiment
 from depositum.experiments.results import TRACE, HasDivergedError, NotRunError, Results, check_measure, check_statistic
@@ -33,7 +33,8 @@ def judge(claim: Claim, results: Results, key: str = "claim") -> JudgedClaim:
         view = cells.where(dict(zip(claim.each, labels, strict=True)))
         verdict: Verdict
         try:
-            finding = check.make(view)
+            with renamed_keys(lambda path: path.removeprefix(f"{key}.check.{check.name}.")):  # callers name the claim
+                finding = check.make(view)
             verdict, numbers = ("holds" if finding.holds else "does not hold"), finding.numbers
         except NotRunError as error:
             verdict, numbers = "not run", str(error)
