@@ -1,8 +1,6 @@
 """Channels in both engines: one trajectory, the same bytes, averages preserved; and a channel that is new here."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,11 +8,12 @@ import torch
 from torch import Tensor
 
 import depositum as dp
-from depositum.channels import CHANNELS, Channel, Memory, TopK, as_channel
+from depositum.channels import Channel, as_channel
 from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.engines.distributed import DistributedEngine
 from depositum.engines.mixing import MatrixMix
 from depositum.networks import DroppedLinks
+from tests.support.channel_cases import CHANNEL_CASES, Averaging
 from tests.support.rank_engines import SEEDS, problem
 from tests.support.thread_communicator import ThreadCommunicator, run_threads
 
@@ -22,49 +21,6 @@ SETTINGS = EngineSettings("cpu", "float64", backend="loop", compile="never")
 N, STEPS = 4, 9
 
 
-class Rounded(Channel):
-    """Rows rounded to 8 bits, with one scale for each row: a channel that the package does not have."""
-
-    name = "8 bits"
-
-    def send(self, z: Tensor, memory: Memory) -> Tensor:
-        return self._whole(z) * self._scale(z)
-
-    def row_bytes(self, d: int, dtype: torch.dtype) -> int:
-        return d + dtype.itemsize
-
-    def encode(self, sent: Tensor) -> Tensor:
-        scale = self._scale(sent)
-        parts = (sent / scale).to(torch.int8).view(torch.uint8), scale.contiguous().view(torch.uint8)
-        return torch.cat(parts, dim=1).view(-1)
-
-    def decode(self, message: Tensor, sizes: Sequence[int], d: int, dtype: torch.dtype) -> Tensor:
-        rows = message.view(len(sizes), -1)
-        scale = rows[:, d:].contiguous().view(dtype)
-        return rows[:, :d].contiguous().view(torch.int8).to(dtype) * scale
-
-    def _scale(self, z: Tensor) -> Tensor:
-        """A power of 2, so that rounded rows have the same scale, and all products are exact."""
-        largest = z.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
-        return torch.exp2(largest.log2().floor() - 6)
-
-    def _whole(self, z: Tensor) -> Tensor:
-        return (z / self._scale(z)).round().clamp(-127, 127)
-
-
-class Averaging(TopK):
-    """Top-k differences with a second memory, the number of messages so far: a channel with explicit state."""
-
-    name = "counted top-k"
-    memory: ClassVar[tuple[str, ...]] = ("estimate", "count")
-    gain = 0.4
-
-    def receive(self, sent: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        estimate = memory["estimate"] + sent
-        return estimate, {"estimate": estimate, "count": memory["count"] + 1}
-
-
-CASES: list[Channel] = [*(as_channel(name) for name in CHANNELS), Rounded(), Averaging(0.3)]
 METHODS = ["depositum", "dsgt", "prox-dasa-gt", "d-psgd", "gut", "sppdm"]
 
 
@@ -122,7 +78,7 @@ def distribute(
     return engine.snapshot(), sent, communicator.bytes_posted
 
 
-@pytest.mark.parametrize("channel", CASES, ids=repr)
+@pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
 @pytest.mark.parametrize("name", METHODS)
 def test_both_engines_give_one_trajectory_and_count_the_bytes_that_are_sent(name: str, channel: Channel) -> None:
     """Through every channel, to 1e-12, over a transport that the package does not have; bytes are equal to the byte.
@@ -148,7 +104,7 @@ def test_both_engines_give_one_trajectory_and_count_the_bytes_that_are_sent(name
     assert sum(posted for *_, posted in parts) == pytest.approx((costs - averages * row) * N * len(SEEDS), abs=1e-6)
 
 
-@pytest.mark.parametrize("channel", [*CASES, as_channel("float16")], ids=repr)
+@pytest.mark.parametrize("channel", [*CHANNEL_CASES, as_channel("float16")], ids=repr)
 def test_a_resumed_run_ends_in_the_same_bytes(channel: Channel) -> None:
     """The memory of a channel is part of the checkpoint, and neighbours' copies of it are fetched again."""
     network = dp.ring(N)
@@ -160,7 +116,7 @@ def test_a_resumed_run_ends_in_the_same_bytes(channel: Channel) -> None:
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("channel", CASES, ids=repr)
+@pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 def test_trackers_follow_the_momentum_through_every_channel(channel: Channel, momentum: str) -> None:
     """J y = J ν to 1e-12: W q in place of z + (W − I) q would break it for every channel that is not exact."""
@@ -173,7 +129,7 @@ def test_trackers_follow_the_momentum_through_every_channel(channel: Channel, mo
         assert (y - nu).abs().max() <= 1e-12 * max(1.0, float(nu.abs().max()))
 
 
-@pytest.mark.parametrize("channel", CASES, ids=repr)
+@pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
 def test_advancing_in_place_equals_plain_steps_and_resumes(channel: Channel) -> None:
     """Updated in place, the memory of a channel is that of plain steps; a snapshot half-way holds it."""
     plain = simulate("depositum", channel, 2)

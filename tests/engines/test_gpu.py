@@ -10,6 +10,7 @@ from torch import nn
 import depositum as dp
 from depositum import models
 from depositum.algorithms import State
+from depositum.channels import Channel
 from depositum.engines import EngineSettings, Monitor, Simulator
 from depositum.engines.mixing import MatrixMix
 from depositum.metrics.measures import consensus
@@ -17,6 +18,7 @@ from depositum.problem import Oracle, from_client_data, streaming
 from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
+from tests.support.channel_cases import CHANNEL_CASES
 from tests.support.registered_methods import METHODS, beta_for, network_for, supported_period
 from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 from tests.support.state_difference import relative_difference
@@ -296,3 +298,30 @@ def test_regularizers_equal_those_on_the_cpu(name: str) -> None:
     assert on_gpu.device.type == "cuda"
     assert (on_gpu.cpu() - h.prox(z, 0.1)).abs().max() <= 1e-10
     assert (h.value(on_gpu).cpu() - h.value(h.prox(z, 0.1))).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize("compile", ["never", "always"])
+@pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
+def test_channels_are_captured_and_compiled(channel: Channel, compile: str) -> None:
+    """With their memory and their counts of bytes, as by plain steps."""
+
+    def make() -> Simulator:
+        settings = EngineSettings("cuda", "float64", compile=compile)  # type: ignore[arg-type]
+        method = dp.Depositum(0.1, 0.5)
+        sim = Simulator(
+            seeded_problem((0, 5)), dp.ring(N), method, period=2, batch_size=4, settings=settings, channel=channel
+        )
+        sim.start()
+        sim.watch(50)
+        return sim
+
+    plain, fast = make(), make()
+    for _ in range(40):
+        plain.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # it must not fall back
+        fast.advance(40)
+    assert plain.costs == fast.costs
+    for key, value in plain.snapshot().items():
+        torch.testing.assert_close(fast.snapshot()[key], value, rtol=1e-8, atol=1e-10, msg=key)
+    torch.compiler.reset()

@@ -61,7 +61,8 @@ def start(method: Algorithm, gradient: Gradient, period: int = 1) -> mp.Trajecto
     """A run at t = 0, with full or noisy gradients."""
     trajectory = mp.run(method, period=period)
     if gradient is noisy:
-        trajectory.simulator.iteration.oracle = NoisyOracle(trajectory.simulator.oracle)
+        simulator = trajectory.simulator
+        simulator.oracle = simulator.iteration.oracle = NoisyOracle(simulator.oracle)
         trajectory.simulator.start()
     return trajectory
 
