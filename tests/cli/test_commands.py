@@ -194,7 +194,7 @@ def test_show_prints_the_heterogeneity(config: Path) -> None:
     assert Path("show.png").read_bytes().startswith(PNG)
     from depositum import data
 
-    checked = load(config)
+    checked = load(config).config
     dataset = data.load(checked.problem.dataset)
     parts = data.partition(checked.problem.partition, dataset, 4, 0)
     labels = dataset.train.targets.numpy()
@@ -221,7 +221,7 @@ def test_a_byte_order_mark_is_ignored(config: Path) -> None:
     """Some editors put one at the start of every file."""
     text = config.read_bytes()
     config.write_bytes(b"\xef\xbb\xbf" + text)
-    assert load(config).run.steps == 20
+    assert load(config).config.run.steps == 20
 
 
 def test_data_lists_present_and_missing_files(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

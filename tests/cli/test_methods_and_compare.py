@@ -84,7 +84,7 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"extr": {"run": {"period": 1}}}, "override.extr: is no method"),
+        ({"extr": {"run": {"period": 1}}}, "override.extr: is not a method"),
         ({"extra": {"rnu": {"period": 1}}}, "override.extra.rnu: unknown section"),
         ({"extra": {"run": {"perod": 1}}}, "override.extra.run.perod: unknown key"),
         ({"gut": {"algorithm": {"alpa": 1.0}}}, "override.gut.algorithm.alpa: unknown key; it can be 'alpha', "),
@@ -105,10 +105,10 @@ def test_invalid_overrides_are_rejected(override: dict, message: str, tmp_path: 
 def test_the_command_line_takes_precedence_in_a_single_run(tmp_path: Path) -> None:
     """With several methods, --set changes the base configuration, and each method keeps its overrides."""
     path = write_config(tmp_path / "c.toml", override={"depositum": {"run": {"steps": 3}}})
-    assert load(path).run.steps == 3
-    assert load(path, ["run.steps=9"]).run.steps == 9
-    assert load(path, ["override.depositum.run.steps=5"]).run.steps == 5
-    steps = {name: load(path, ["run.steps=9"], name).run.steps for name in ("depositum", "deepstorm")}
+    assert load(path).config.run.steps == 3
+    assert load(path, ["run.steps=9"]).config.run.steps == 9
+    assert load(path, ["override.depositum.run.steps=5"]).config.run.steps == 5
+    steps = {name: load(path, ["run.steps=9"], name).config.run.steps for name in ("depositum", "deepstorm")}
     assert steps == {"depositum": 3, "deepstorm": 9}
 
 

@@ -33,7 +33,7 @@ def test_the_printed_largest_stepsize_satisfies_all_conditions(config: Path) -> 
 @pytest.mark.parametrize("width", [30, 40, 60, 75, 76, 80])
 def test_the_table_fits_a_narrow_terminal(config: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Every condition is printed with its numbers and its verdict."""
-    checked = conditions(measure(load(config), config.parent).setting)
+    checked = conditions(measure(load(config)).setting)
     monkeypatch.setenv("COLUMNS", str(width))
     lines = cli("theory", config).out.partition("the conditions of Theorem 1")[2].splitlines()
     rows = [line.strip("│").split("│") for line in lines if line.startswith("│")]
