@@ -71,7 +71,7 @@ def test_compare_runs_methods_on_one_configuration(tmp_path: Path) -> None:
         assert name in result.out
         assert (tmp_path / "all" / name / "state.safetensors").exists()
     assert (tmp_path / "all" / "compare.png").stat().st_size > 10_000
-    extra = load(tmp_path / "all" / "extra" / "config.toml")
+    extra = load(tmp_path / "all" / "extra" / "config.toml").config
     assert (extra.problem.beta, extra.run.period) == (0.0, 1)
     first = {name: (tmp_path / "all" / name / "history.csv").read_text().splitlines()[1] for name in METHODS.split(",")}
     losses = {name: line.split(",")[6] for name, line in first.items()}
