@@ -265,7 +265,7 @@ def test_tuning_chooses_the_lowest_final_loss_on_held_out_data(tmp_path: Path) -
     best = task.tuning.grid["algorithm.alpha"][int(np.argmin(losses))]
     assert losses[0] > min(losses)  # a tiny step is not the best
     for cell in results:
-        method = cell.config.make_algorithm()
+        method = cell.spec.algorithm
         assert method.alpha == (0.01 if cell.labels["alpha"] == "small" else best)
         assert cell.config.problem.holdout == 0
     frame = tuning_frame(plan.tuning)
