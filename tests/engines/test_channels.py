@@ -146,9 +146,9 @@ def test_advancing_in_place_equals_plain_steps_and_resumes(channel: Channel) -> 
 
 
 @pytest.mark.slow
-def test_a_channel_with_memory_is_compiled() -> None:
-    """Its memory is allocated by a rehearsal of the first step, which must leave no trace."""
-    channel = Averaging(0.3)
+@pytest.mark.parametrize("channel", [as_channel("float16"), Averaging(0.3)], ids=repr)
+def test_channels_are_compiled(channel: Channel) -> None:
+    """A compiler must not leave out the rounding; and memory is allocated by a rehearsal that leaves no trace."""
     plain, fast = simulate("depositum", channel), simulate("depositum", channel)
     fast.settings = replace(fast.settings, compile="always")
     fast.start()

@@ -21,7 +21,7 @@ from depositum.experiments import SweepOptions, SweepStopped, cache, sweep
 from depositum.experiments.cache import CellConfig
 from depositum.experiments.results import NotRunError
 from depositum.experiments.results_folder import tuning_frame
-from depositum.runs import Config, checkpoint, parse
+from depositum.runs import Config, checkpoint, parse, resolve
 from depositum.runs.config_file import from_table
 from tests.support.small_experiments import read_experiment, run_small_experiment, small, write_experiment
 from tests.support.small_runs import USER_MODEL, Killed, LimitedMemory, command
@@ -126,7 +126,7 @@ def test_only_changed_cells_are_run_again(tmp_path: Path) -> None:
 
 def test_the_hash_of_a_cell() -> None:
     """Everything that changes results changes the hash; the device and the seeds do not."""
-    config = parse({"run": {"steps": 5}})
+    config = resolve(parse({"run": {"steps": 5}}))
     same = [
         {"run": {"steps": 5, "device": "cpu"}},
         {"run": {"steps": 5, "seeds": [3]}},
@@ -140,8 +140,8 @@ def test_the_hash_of_a_cell() -> None:
         {"run": {"steps": 5, "evaluate_from": 1}},
     ]
     digest = CellConfig(config).digest
-    assert {CellConfig(parse(table)).digest for table in same} == {digest}
-    assert len({CellConfig(parse(table)).digest for table in other} | {digest}) == 5
+    assert {CellConfig(resolve(parse(table))).digest for table in same} == {digest}
+    assert len({CellConfig(resolve(parse(table))).digest for table in other} | {digest}) == 5
     # As in the first version: cells that were cached since then are found, whatever keys were added with defaults.
     assert digest == "0b0efcab9d00ede7"
     assert CellConfig(config).folder(Path("c")).name == "seeds-0"
