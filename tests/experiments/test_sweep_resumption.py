@@ -23,6 +23,7 @@ from depositum.experiments.results import NotRunError
 from depositum.experiments.results_folder import tuning_frame
 from depositum.runs import Config, checkpoint, parse, resolve
 from depositum.runs.config_file import from_table
+from depositum.runs.resolved import build_method
 from tests.support.small_experiments import read_experiment, run_small_experiment, small, write_experiment
 from tests.support.small_runs import USER_MODEL, Killed, LimitedMemory, command
 
@@ -265,7 +266,7 @@ def test_tuning_chooses_the_lowest_final_loss_on_held_out_data(tmp_path: Path) -
     best = task.tuning.grid["algorithm.alpha"][int(np.argmin(losses))]
     assert losses[0] > min(losses)  # a tiny step is not the best
     for cell in results:
-        method = cell.spec.algorithm
+        method = build_method(cell.config)
         assert method.alpha == (0.01 if cell.labels["alpha"] == "small" else best)
         assert cell.config.problem.holdout == 0
     frame = tuning_frame(plan.tuning)
