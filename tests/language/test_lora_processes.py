@@ -93,6 +93,6 @@ def test_different_bases_are_rejected(tmp_path: Path) -> None:
     arguments = [str(path), "--out", str(tmp_path / "out")]
     results = launch(run_with_changed_base, 3, arguments, per_rank=[0.0, 0.0, 1e-3])
     assert all(one.code == 2 for one in results)
-    assert "problem.model.lora.base: the weights on rank 2" in results[2].err
+    assert "problem.model.lora.base: the weights differ between rank 2" in results[2].err
     assert "rank 2" in results[0].err
     assert not (tmp_path / "out").exists()
