@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from depositum.algorithms import Algorithm, Depositum, algorithm
+    from depositum.channels import Channel
     from depositum.engines import Callback
     from depositum.engines.distributed import ProcessSettings
     from depositum.errors import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 #: The public names of each module; the imports above tell the same to type checkers.
 _NAMES = {
     "depositum.algorithms": "Algorithm Depositum algorithm",
+    "depositum.channels": "Channel",
     "depositum.engines": "Callback",
     "depositum.engines.distributed": "ProcessSettings",
     "depositum.errors": (
@@ -94,6 +96,7 @@ __all__ = [
     "Algorithm",
     "Box",
     "Callback",
+    "Channel",
     "ConfigError",
     "DataError",
     "Depositum",
