@@ -33,6 +33,7 @@ def test_import_depositum_loads_no_heavy_library() -> None:
     assert loaded("import depositum, depositum.cli; dir(depositum)") == set()
 
 
+@pytest.mark.slow
 def test_fit_needs_neither_matplotlib_nor_pooch() -> None:
     code = "import depositum as dp, torch; dp.fit, dp.ring(3), dp.TensorBoard"
     assert loaded(code).isdisjoint({"matplotlib", "pandas", "pooch", "sklearn", "transformers", "peft"})
@@ -58,6 +59,7 @@ def test_every_public_name_is_found() -> None:
         assert getattr(depositum, name) is getattr(importlib.import_module(module), name)
 
 
+@pytest.mark.slow
 def test_submodules_are_attributes() -> None:
     """`import depositum as dp; dp.networks` works without importing the submodule."""
     code = "import depositum as dp; assert dp.networks.__name__ == 'depositum.networks'"
@@ -66,6 +68,7 @@ def test_submodules_are_attributes() -> None:
         _ = depositum.networs
 
 
+@pytest.mark.slow
 def test_fit_is_the_function_in_whatever_order_names_are_used() -> None:
     loaded("import depositum as dp; dp.FitResult; assert callable(dp.fit)")
     loaded("from depositum import fitting; import depositum as dp; assert callable(dp.fit)")

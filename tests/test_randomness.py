@@ -79,6 +79,7 @@ def test_every_bit_is_fair():
         assert abs(ones - 50_000) < 5 * np.sqrt(25_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", range(4), ids=["seed", "client", "iteration", "draw"])
 def test_neighbouring_draws_are_uncorrelated_and_distinct(axis):
     """Neighbouring seeds, clients, iterations and draws: no correlation, no repeated value.

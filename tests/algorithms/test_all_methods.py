@@ -32,6 +32,7 @@ def test_every_expected_method_is_registered() -> None:
     assert sorted(METHODS) == sorted(EXPECTED_NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_batched_seeds_equal_separate_seeds(name: str) -> None:
     """Fails if a method mixes, averages or samples across seeds, or has state that is not a row."""
@@ -42,6 +43,7 @@ def test_batched_seeds_equal_separate_seeds(name: str) -> None:
         assert (rows - alone.state.x).abs().max() <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_resumed_from_a_snapshot_ends_in_the_same_bytes(name: str) -> None:
     """Fails if a method stores anything outside its state."""
@@ -54,6 +56,7 @@ def test_a_run_resumed_from_a_snapshot_ends_in_the_same_bytes(name: str) -> None
         assert torch.equal(tensor, resumed.snapshot()[key]), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_defaults_lower_the_loss(name: str) -> None:
     """With default hyper-parameters and mini-batches the loss decreases and remains finite."""
@@ -143,6 +146,7 @@ def test_unsupported_settings_are_rejected(name: str) -> None:
         dp.algorithm(name, stepsise=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if "alpha" in ALGORITHMS.parameters(name)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_stepsize_schedule_may_end_at_zero(name: str, dtype: str) -> None:

@@ -139,6 +139,7 @@ EQUALITIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "period", "gradient"), EQUALITIES)
 def test_equals_its_equations_in_numpy(case: str, period: int, gradient: Gradient) -> None:
     """Every variable, to 1e-10. Fails for a wrong order, index, sign, weight, batch or schedule."""
@@ -170,6 +171,7 @@ def disagreement(x: Array) -> float:
     return float(np.abs(x - x.mean(0)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "period"), [(c, p) for c in EXACT for p in periods_of(EXACT[c][0])])
 def test_exact_methods_converge_to_the_solution(case: str, period: int) -> None:
     """At a constant stepsize with full gradients, although the clients differ."""
@@ -190,6 +192,7 @@ def test_compressed_tracking_converges_to_the_solution() -> None:
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("method", [ProxDASA(0.5 / L, 0.3), ProxDASAGT(0.5 / L, 0.3, tracker="unused")])
 def test_prox_dasa_without_tracking_is_biased(method: Algorithm, period: int) -> None:

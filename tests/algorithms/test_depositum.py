@@ -211,6 +211,7 @@ def test_a_scheduled_stepsize_is_used_at_every_iteration(schedule) -> None:
         assert alpha <= schedule.largest
 
 
+@pytest.mark.slow
 def test_converges_to_the_solution_of_a_composite_problem() -> None:
     """G^α vanishes at consensus, on a ring with heterogeneous data and T0 = 5: there is no bias."""
     sim = simulator(dp.Depositum(0.2, 0.5), dp.ring(CLIENTS), dp.L1(), period=5)

@@ -75,6 +75,7 @@ def assert_rows_equal(state: Any, alone: Any, rows: slice, dtype: str) -> None:
             torch.testing.assert_close(actual, value, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * scale, msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
 def test_a_value_per_row_equals_that_value_in_a_separate_run(name: str, parameter: str, dtype: str) -> None:

@@ -91,6 +91,7 @@ CASES: dict[str, tuple[Algorithm, Callable[[int], Rounds], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("form", CASES)
 def test_equals_its_equations_in_numpy(form: str, period: int) -> None:
@@ -136,6 +137,7 @@ BIASED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("form", EXACT)
 def test_exact_methods_converge_to_the_solution(form: str, period: int) -> None:
@@ -148,6 +150,7 @@ def test_exact_methods_converge_to_the_solution(form: str, period: int) -> None:
     assert np.abs(trajectory.advance(100).x - before).max() < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "kind", "period"), [p[1:] for p in BIASED], ids=[f"{p[0]}-{p[3]}" for p in BIASED])
 def test_biased_methods_converge_elsewhere(method: Algorithm, kind: str, period: int) -> None:
     """They converge, but not to the solution. Fails if one is not the method of the literature."""
@@ -210,6 +213,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_special_cases_are_other_methods(pair: str, period: int) -> None:

@@ -36,6 +36,7 @@ def network_of(method: dp.Algorithm) -> dp.Network:
     return LAZY_PATH if method.name == "d2" else PATH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["constant", "power"])
 @pytest.mark.parametrize(("name", "period"), CASES)
 def test_equals_its_equations_in_numpy(name: str, period: int, schedule: str) -> None:

@@ -99,6 +99,7 @@ def config(folder: Path, name: str = "mine:ProxDSGD", **more: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_runs_and_resumes_by_the_name_of_its_class(tmp_path: Path) -> None:
     """`name = "module:Class"`; a resumed run ends in the same state, buffers included."""
     path = config(tmp_path)
@@ -109,6 +110,7 @@ def test_it_runs_and_resumes_by_the_name_of_its_class(tmp_path: Path) -> None:
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_dry_run_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if the running statistics of a batch norm start from those of the dry run."""
     path = config(tmp_path)
@@ -124,6 +126,7 @@ def sweep(folder: Path, name: str) -> list[Config]:
     return [load(path, [f"algorithm.alpha={alpha}", 'run.backend="vmap"']) for alpha in (0.05, 0.1)]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_its_stepsize_equals_single_runs(tmp_path: Path) -> None:
     """The trials run side by side in one loop, and each ends where its single run does."""
     configs, loops = sweep(tmp_path, "mine:ProxDSGD"), []
@@ -133,6 +136,7 @@ def test_a_sweep_over_its_stepsize_equals_single_runs(tmp_path: Path) -> None:
         assert_same_results(one, execute(single, folder), "float32")
 
 
+@pytest.mark.slow
 def test_a_step_that_needs_a_plain_number_must_declare_it(tmp_path: Path) -> None:
     """The error names the attribute `scalar_parameters`, with which the same sweep runs."""
     message = "a step of 'prox-dsgd' .* fails with one value per row for 'alpha' .*add it to scalar_parameters"
@@ -144,6 +148,7 @@ def test_a_step_that_needs_a_plain_number_must_declare_it(tmp_path: Path) -> Non
     assert all(result.finished for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["mine:ProxDSGD", "prox-dsgd", "smooth"])
 def test_an_override_may_use_either_name(tmp_path: Path, part: str) -> None:
     """Fails if an override by the `name` of the class is accepted but has no effect."""
@@ -160,6 +165,7 @@ def test_an_override_of_a_method_does_not_apply_to_its_subclasses(tmp_path: Path
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["run"]["period"] == 3
 
 
+@pytest.mark.slow
 def test_lack_of_memory_in_the_dry_run_is_handled_like_any_other(tmp_path: Path) -> None:
     """Seeds that do not fit into memory at once are run in smaller groups."""
     path = config(tmp_path, "mine:OutOfMemory")
@@ -180,6 +186,7 @@ def test_compare_includes_the_method_of_the_configuration(tmp_path: Path) -> Non
     assert "prox-dsgd" not in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["depositum", "mine:ProxDSGD"])
 def test_it_is_compared_with_other_methods(tmp_path: Path, base: str) -> None:
     """Named on the command line or in the configuration; each method has its own folder and override."""
@@ -204,6 +211,7 @@ def test_it_is_explained_by_the_command_line(tmp_path: Path, monkeypatch: pytest
     assert "has no defaults for 'rate'" in without_default.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

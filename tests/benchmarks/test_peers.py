@@ -157,6 +157,7 @@ def test_unknown_names_are_rejected(tmp_path, options):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["depositum", "torch"])
 def test_peers_without_installation_run(name, monkeypatch):
     """Breaks if the scripts of this package or of plain torch no longer ran, or did not print their record."""

@@ -29,6 +29,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # run
 
 
+@pytest.mark.slow
 def test_run_writes_its_files_and_a_table(config: Path) -> None:
     """A run writes the files that the help names, and prints a table; run again, there is nothing to do."""
     first = cli("run", config, "--out", "out")
@@ -55,11 +56,13 @@ def test_run_writes_its_files_and_a_table(config: Path) -> None:
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 def test_run_without_out_has_a_default_folder(config: Path) -> None:
     assert cli("run", config, "--set", "run.steps=1").code == 0
     assert Path("runs/c/config.toml").exists()
 
 
+@pytest.mark.slow
 def test_settings_on_the_command_line_are_applied(config: Path) -> None:
     """Several --set options with values of all types reach the run's config.toml."""
     settings = ("algorithm.alpha=0.2", "run.steps=1", "run.seeds=[4, 5]", "network.topology.ring.hops=2")
@@ -85,6 +88,7 @@ def test_override_replaces_a_name_by_a_table() -> None:
         apply_override(table, "run..steps=1")
 
 
+@pytest.mark.slow
 def test_divergence_is_reported(config: Path) -> None:
     """Exit code 2 and one line with the seed, variable, client and iteration, and the path of the last state."""
     x = np.linspace(-1, 1, 12)[:, None]
@@ -110,6 +114,7 @@ def test_divergence_is_reported(config: Path) -> None:
     assert Path("out/curves.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_tensorboard_files(config: Path) -> None:
     """The option works in a new folder, and for every seed; a finished run writes nothing."""
     assert cli("run", config, "--out", "out", "--tensorboard", "--set", "run.seeds=[0, 1]").code == 0
@@ -139,6 +144,7 @@ def scalars(seed: int, name: str) -> list[Any]:
 # compare
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_and_draws_a_figure(config: Path) -> None:
     train(config, Path("a"))
     train(config, Path("b"), overrides=("algorithm.alpha=0.2", "run.seeds=[0, 1]"))
@@ -160,6 +166,7 @@ def test_compare_prints_a_table_and_draws_a_figure(config: Path) -> None:
     assert "<svg" in Path("one.svg").read_text()
 
 
+@pytest.mark.slow
 def test_compare_does_not_overwrite_a_foreign_figure(config: Path) -> None:
     """It redraws its own figure with every call, but not another file in the same folder."""
     Path("mine").mkdir()
@@ -174,6 +181,7 @@ def test_compare_does_not_overwrite_a_foreign_figure(config: Path) -> None:
     assert Path("mine/compare.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_compare_distinguishes_runs_with_equal_names(config: Path) -> None:
     train(config, Path("x/run"), overrides=("run.steps=4",))
     train(config, Path("y/run"), overrides=("run.steps=8",))

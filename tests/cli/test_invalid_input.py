@@ -303,6 +303,7 @@ def test_figure_in_a_folder_without_permission(config: Path, monkeypatch: pytest
     assert one_line(cli(command, read, "--out", "ro/x.png")) == message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "compare"])
 def test_figure_that_cannot_be_written(config: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """An error while writing is one line too, and leaves no incomplete file."""

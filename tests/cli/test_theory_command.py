@@ -30,6 +30,7 @@ def test_the_printed_largest_stepsize_satisfies_all_conditions(config: Path) -> 
     assert max(map(len, (result.out + smaller.out).splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [30, 40, 60, 75, 76, 80])
 def test_the_table_fits_a_narrow_terminal(config: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Every condition is printed with its numbers and its verdict."""
@@ -69,6 +70,7 @@ def test_nothing_is_proven_for_a_time_varying_network(config: Path, key: str, of
     assert "nothing above" not in cli("theory", config, "--set", "algorithm.alpha=1e-9").out
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_replaces_other_characters(config: Path) -> None:
     """Characters that an ASCII terminal or pipe lacks are printed as "?"."""
     process = command("theory", config, "--smoothness", "2.5", PYTHONIOENCODING="ascii")

@@ -79,6 +79,7 @@ def test_an_invalid_share_is_rejected(share: float) -> None:
         resolve(parse({"problem": {"holdout": share}}))
 
 
+@pytest.mark.slow
 def test_a_share_of_zero_changes_nothing(tmp_path: Path) -> None:
     """The history is that of a run without the setting; that of another share is different."""
     config = write_config(tmp_path / "c.toml")

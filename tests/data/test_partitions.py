@@ -97,6 +97,7 @@ def test_partitions_depend_on_the_seed_only(spec):
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.slow
 def test_dirichlet_has_the_moments_of_the_paper_s_definition():
     """For p_k ~ Dir(θ 1_n): mean 1/n and variance (1/n)(1-1/n)/(nθ+1), and classes independent of each other.
 
@@ -118,6 +119,7 @@ def test_dirichlet_has_the_moments_of_the_paper_s_definition():
     assert abs(other.var(axis=0).mean() / expected - 1) > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [[1, 1, 1, 1, 1], [6, 3, 2, 2, 2]], ids=["balanced", "unbalanced"])
 def test_dirichlet_clients_has_the_moments_of_the_other_definition(weights):
     """For q_i ~ Dir(θ K π): variance π_k(1-π_k)/(Kθ+1) within clients of equal size.

@@ -286,6 +286,7 @@ def small_run(tmp_path, y, **problem):
     return cli("run", str(write_config(tmp_path / "c.toml", problem=problem)), "--out", str(tmp_path / "out"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 2019])
 def test_labels_that_do_not_start_from_0(tmp_path, first):
     """A missing label is a warning; a year or an id as a label would make a model with thousands of outputs."""
@@ -301,6 +302,7 @@ def test_labels_that_do_not_start_from_0(tmp_path, first):
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_warning_about_the_file_of_a_further_client(tmp_path):
     """If `clients` is too small, an organisation's data would be ignored silently."""
     for i in range(5):

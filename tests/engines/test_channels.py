@@ -104,6 +104,7 @@ def test_both_engines_give_one_trajectory_and_count_the_bytes_that_are_sent(name
     assert sum(posted for *_, posted in parts) == pytest.approx((costs - averages * row) * N * len(SEEDS), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", [*CHANNEL_CASES, as_channel("float16")], ids=repr)
 def test_a_resumed_run_ends_in_the_same_bytes(channel: Channel) -> None:
     """The memory of a channel is part of the checkpoint, and neighbours' copies of it are fetched again."""

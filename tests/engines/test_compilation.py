@@ -24,6 +24,7 @@ from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 from tests.support.state_difference import relative_difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_traced_iteration_equals_the_step(name: str) -> None:
     """Fails if a step depends on anything but the state, stores anything outside it, or writes in the wrong order.
@@ -47,6 +48,7 @@ def test_a_traced_iteration_equals_the_step(name: str) -> None:
     assert relative_difference(plain, traced) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_advance_equals_step(name: str) -> None:
     """In place or not, in one call or several, with the same costs and the same monitored errors."""

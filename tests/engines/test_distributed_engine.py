@@ -104,11 +104,13 @@ def test_measures_equal_the_simulators() -> None:
     assert launch(measured, size, n, "none") == [({}, 0)] * size
 
 
+@pytest.mark.slow
 def test_a_snapshot_contains_everything_that_a_rank_needs_to_resume() -> None:
     """A run of two ranks that is restored half-way ends in the same bytes; so does one seed of it."""
     assert launch(resumes_exactly, 2, 4) == [True, True]
 
 
+@pytest.mark.slow
 def test_all_ranks_agree_on_the_first_non_finite_value() -> None:
     """Seed, iteration, client and variable, also on the ranks that do not hold the client."""
     assert launch(divergences, 2, 4) == [[(SEEDS[1], 3, 3, "y")]] * 2

@@ -101,6 +101,7 @@ def test_half_precision_preserves_the_sum_of_differences(channel: str) -> None:
         assert np.abs(difference.sum(1)).max() <= 1e-13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.float64"])
 @pytest.mark.parametrize("channel", CHANNEL_NAMES)
 @pytest.mark.parametrize("name", NETWORKS)
@@ -131,6 +132,7 @@ def test_only_rows_cross_a_link_and_every_byte_is_counted(name: str, channel: st
                     assert rows * messages <= counted <= (rows + 16) * messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_long_rows_are_summed_in_a_fixed_order_and_their_memory_is_not_reused_early(processes: int) -> None:
     """To the bit: the first neighbour's term, the client's own, then the others' by id, on any number of processes.

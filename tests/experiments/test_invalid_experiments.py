@@ -224,6 +224,7 @@ def test_foreign_files_and_other_results_are_not_overwritten(tmp_path: Path, mon
     assert (tmp_path / "mine" / "runs.csv").read_bytes() == before[tmp_path / "mine" / "runs.csv"]
 
 
+@pytest.mark.slow
 def test_a_panel_whose_measure_only_some_cells_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--only` of a cell without the costly measures is allowed: cells of earlier calls stay in the results."""
     monkeypatch.chdir(tmp_path)

@@ -74,6 +74,7 @@ def test_an_interrupted_sweep_resumes(tmp_path: Path, kill: bool, k: int, t: int
     assert not list(store.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_written_at_the_end_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and models at the end of a cell would be deleted immediately."""
     written = []
@@ -88,6 +89,7 @@ def test_no_checkpoint_is_written_at_the_end_of_a_cell(tmp_path: Path, monkeypat
     assert len(written) == 2 * (4 + 1)
 
 
+@pytest.mark.slow
 def test_a_cell_whose_seeds_do_not_fit_in_memory(tmp_path: Path) -> None:
     """It is run in halves, and leaves the same files and the same history."""
     one = ("alpha=small", "period=T0 = 1")
@@ -104,6 +106,7 @@ def test_a_cell_whose_seeds_do_not_fit_in_memory(tmp_path: Path) -> None:
     assert left == {path.name for path in (tmp_path / "complete").rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_only_changed_cells_are_run_again(tmp_path: Path) -> None:
     """Changed labels, claims, panels and tables run nothing; a changed setting runs its cells, a new value its own."""
     assert run_small_experiment(small(), tmp_path)[1].cells == 4
@@ -148,12 +151,14 @@ def test_the_hash_of_a_cell() -> None:
     assert CellConfig(config).folder(Path("c")).name == "seeds-0"
 
 
+@pytest.mark.slow
 def test_results_of_an_older_version_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_small_experiment(small(), tmp_path)
     monkeypatch.setattr(cache, "RESULTS", cache.RESULTS + 1)
     assert run_small_experiment(small(), tmp_path)[1].cells == 4
 
 
+@pytest.mark.slow
 def test_a_missing_trace_is_made(tmp_path: Path) -> None:
     """A cell that was cached without its trace is run again if the trace is needed, and only then."""
     results, _, _ = run_small_experiment(small(), tmp_path)
@@ -164,6 +169,7 @@ def test_a_missing_trace_is_made(tmp_path: Path) -> None:
     assert run_small_experiment(small(), tmp_path)[1].cells == 0
 
 
+@pytest.mark.slow
 def test_running_some_cells_of_a_sweep(tmp_path: Path) -> None:
     """Other cells are not run; those of earlier calls stay in the results, with the seeds they have."""
     results, recorder, _ = run_small_experiment(small(), tmp_path, only=("alpha=SMALL",))
@@ -181,6 +187,7 @@ def test_running_some_cells_of_a_sweep(tmp_path: Path) -> None:
     assert "**not run**" in (tmp_path / "out" / "claims.md").read_text()
 
 
+@pytest.mark.slow
 def test_equal_cells_are_run_once(tmp_path: Path) -> None:
     table = small()
     table["sweep"][1]["values"][1]["set"] = {"algorithm.alpha": 0.01}
@@ -189,6 +196,7 @@ def test_equal_cells_are_run_once(tmp_path: Path) -> None:
     assert all(cell.cached is not None for cell in results)
 
 
+@pytest.mark.slow
 def test_divergence_is_reported(tmp_path: Path) -> None:
     """It is reported in every file and not judged, and the other cells continue."""
     np.savez(tmp_path / "line.npz", x=np.linspace(-1, 1, 24)[:, None], y=np.zeros(24))
@@ -213,6 +221,7 @@ def test_divergence_is_reported(tmp_path: Path) -> None:
     assert run_small_experiment(table, tmp_path / "store")[1].cells == 0  # diverged cells are finished
 
 
+@pytest.mark.slow
 def test_perplexities_are_measures(tmp_path: Path) -> None:
     """Perplexities of a language model can be tabulated; its adapters are deleted."""
     results, _, _ = run_small_experiment(small(), tmp_path)
@@ -250,6 +259,7 @@ def tuned() -> dict[str, Any]:
     return table
 
 
+@pytest.mark.slow
 def test_tuning_chooses_the_lowest_final_loss_on_held_out_data(tmp_path: Path) -> None:
     """The choice equals the lowest validation loss computed here; it is set in all target cells, and recorded."""
     results, recorder, plan = run_small_experiment(tuned(), tmp_path)
@@ -278,6 +288,7 @@ def test_tuning_chooses_the_lowest_final_loss_on_held_out_data(tmp_path: Path) -
     assert run_small_experiment(tuned(), tmp_path)[1].cells == 0  # the grid points are cached as cells are
 
 
+@pytest.mark.slow
 def test_tuning_on_several_cells_uses_the_worst_value(tmp_path: Path) -> None:
     """The value of a point is its worst cell's; labels that select no cell are rejected."""
     table = tuned()
@@ -296,6 +307,7 @@ def test_tuning_on_several_cells_uses_the_worst_value(tmp_path: Path) -> None:
         run_small_experiment(table, tmp_path)
 
 
+@pytest.mark.slow
 def test_cells_that_are_not_selected_are_not_tuned(tmp_path: Path) -> None:
     """Once they were tuned, they stay in the results of later calls."""
     results, recorder, _ = run_small_experiment(tuned(), tmp_path, only=("alpha=small",))
@@ -307,6 +319,7 @@ def test_cells_that_are_not_selected_are_not_tuned(tmp_path: Path) -> None:
     assert all(cell.cached is not None for cell in results)
 
 
+@pytest.mark.slow
 def test_a_point_that_diverges_is_never_chosen(tmp_path: Path) -> None:
     table = tuned()
     table["base"]["problem"]["beta"] = 0.0
@@ -368,6 +381,7 @@ class EngineCounter(InterruptibleProgress):
         self.engines.append(weakref.ref(loop.engine))
 
 
+@pytest.mark.slow
 def test_a_group_is_freed_before_the_next_starts(tmp_path: Path) -> None:
     """Rows, data and graphs of two groups may not fit on a GPU; a reference to a loop would keep them alive."""
     with StopOnSignal() as stop:
@@ -377,6 +391,7 @@ def test_a_group_is_freed_before_the_next_starts(tmp_path: Path) -> None:
     assert [engine() for engine in counter.engines] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_stop_between_two_groups(tmp_path: Path) -> None:
     """A stop that is requested while data is loaded does not wait for the next group."""
     plan = experiments.make_plan(read_experiment(small()), SweepOptions())
@@ -385,6 +400,7 @@ def test_a_stop_between_two_groups(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("cell.json"))) == 2  # only the first group's
 
 
+@pytest.mark.slow
 def test_each_configuration_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cells; with tuning, three grid points more, and again the two cells that the choice changes."""
     tables: list[dict[str, Any]] = []

@@ -67,6 +67,7 @@ def token_sums(model: Any, batch: list[dict[str, str]], length: int) -> tuple[to
 # Gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 @pytest.mark.parametrize(("architecture", "tolerance"), [("gpt2", 1e-12), ("qwen2", 1e-5)])
 def test_gradients_equal_those_of_peft(

@@ -37,6 +37,7 @@ def config(bases: dict[str, Path], lines: Path, tmp_path: Path) -> Path:
 # Runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -172,6 +173,7 @@ def test_resumed_and_extended_runs_end_in_the_same_bytes(config: Path, tmp_path:
 # Invalid settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [

@@ -230,6 +230,7 @@ def client_batches(name: str) -> tuple[Tensor, Tensor]:
     return torch.rand(CLIENTS, BATCH, *IMAGES[name], dtype=torch.float64), torch.randint(3, (CLIENTS, BATCH))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_vmapped_gradients_equal_a_loop(name: str, training: bool) -> None:

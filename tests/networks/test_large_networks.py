@@ -23,6 +23,7 @@ def circulant_spectrum(n: int, steps: list[int]) -> np.ndarray:
     return (1 + sum(np.cos(angle * step) for step in reached)) / (1 + len(reached))
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_on_the_exponential_graph():
     """Fails on a dense [n, n] intermediate (800 MB), a lost link or a wrong λ; the eigenvalues are sums of cosines."""
     graph = graphs.exponential(10_000)
@@ -108,6 +109,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [spectrum.LANCZOS_RESTARTS, 1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_lanczos_agrees_with_all_eigenvalues(name, restarts, monkeypatch):
@@ -121,6 +123,7 @@ def test_lanczos_agrees_with_all_eigenvalues(name, restarts, monkeypatch):
     assert spectrum.extreme_eigenvalues(network.weights) == pytest.approx(found, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_sparse_and_dense_eigenvalues_agree(name, monkeypatch):
     """The size at which the method changes must not be visible in λ."""

@@ -193,6 +193,7 @@ def test_estimates_are_repeatable_and_do_not_change_buffers():
     assert all(torch.equal(b, before[k]) for k, b in oracle.buffers.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_variance_is_the_variance_of_single_samples(weighting):
     """σ² is the maximum over clients of the mean of ‖∇F_i(x, ξ) − ∇f_i(x)‖² over a client's samples."""

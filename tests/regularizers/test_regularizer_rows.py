@@ -99,6 +99,7 @@ def test_prox_does_not_synchronize_with_the_device(case):
     assert case.h.value(torch.zeros(D)).device.type == "cpu"  # and back again
 
 
+@pytest.mark.slow
 @every
 def test_prox_compiles_to_one_graph(case):
     """Breaks if the prox would break the graph of a compiled step (a Python branch on a tensor)."""

@@ -52,6 +52,7 @@ def test_the_documented_prox_is_correct(tmp_path: Path) -> None:
             assert abs(found.item() - grid[objective.argmin()].item()) <= 1e-4, (z, tau)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "regularizer", ["mine:Huber", {"mine:Huber": {"delta": 0.5}}, [{"mine:Huber": 0.5, "on": "*weight", "scale": 2.0}]]
 )
@@ -70,6 +71,7 @@ def test_a_run_with_a_user_defined_regularizer(tmp_path: Path, regularizer: obje
     assert "holds another run (problem.regularizer is" in other.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("regularizer", "message"),
     [

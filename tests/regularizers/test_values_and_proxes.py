@@ -65,6 +65,7 @@ def brute_force(h, z, tau):
     return centre
 
 
+@pytest.mark.slow
 @only(lambda case: case.h.separable and case.name in DEFINITIONS and "on" not in case.spec)
 @pytest.mark.parametrize("share", [0.1, 0.6, 1.0])
 def test_separable_prox_is_the_brute_force_minimiser(case, share):
@@ -76,6 +77,7 @@ def test_separable_prox_is_the_brute_force_minimiser(case, share):
     torch.testing.assert_close(case.h.prox(z.unsqueeze(-1), tau).squeeze(-1), found, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 @every
 @thorough
 @given(z=rows, q=rows, share=shares)
@@ -164,6 +166,7 @@ def test_prox_agrees_with_pyproximal(case):
 # --- the properties that the theory uses ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @only(lambda case: case.h.convex)
 @thorough
 @given(z=rows, w=rows, share=shares)
@@ -174,6 +177,7 @@ def test_prox_of_convex_is_firmly_nonexpansive(case, z, w, share):
     assert (dot(difference, z - w) >= dot(difference, difference) - 1e-10).all()
 
 
+@pytest.mark.slow
 @only(lambda case: not case.h.convex)
 @thorough
 @given(z=rows, w=rows, share=shares)
@@ -194,6 +198,7 @@ def test_lipschitz_constant_is_attained(case):
     assert float(slopes.max()) == pytest.approx(1 / (1 - tau * case.h.rho), rel=1e-6)
 
 
+@pytest.mark.slow
 @every_finite
 @thorough
 @given(x=rows, y=rows, t=st.floats(0, 1))
@@ -240,6 +245,7 @@ def test_continuous_at_breakpoints(h):
 # --- the distance to the subdifferential ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every
 @thorough
 @given(z=rows, share=shares)

@@ -150,6 +150,7 @@ def test_the_test_loss_is_drawn_where_another_measure_is_missing(
         assert drawn["test loss of x̄"].lines[0].get_ydata().tolist() == [5, 4, 3, 2, 1]
 
 
+@pytest.mark.slow
 def test_non_finite_values_are_gaps(tmp_path: Path) -> None:
     """A diverged run gives neither warnings nor an empty figure."""
     frame = history(scale=1e37)

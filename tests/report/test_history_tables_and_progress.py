@@ -89,6 +89,7 @@ def test_measures_bytes_and_durations_are_formatted() -> None:
 # Progress
 
 
+@pytest.mark.slow
 def test_progress_without_a_terminal(tmp_path: Path) -> None:
     """At most one plain line per evaluation, and none in a short run."""
     config = write_config(tmp_path / "c.toml", run={"seeds": [0, 1]})

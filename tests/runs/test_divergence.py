@@ -106,6 +106,7 @@ def one_diverging_seed(tmp_path: Path) -> tuple[Path, int, int]:
     return config, bad, good
 
 
+@pytest.mark.slow
 def test_other_seeds_continue(tmp_path: Path, one_diverging_seed: tuple[Path, int, int]) -> None:
     """The seed that diverges stops; the other seed has the trajectory of a run alone."""
     config, bad, good = one_diverging_seed
@@ -126,6 +127,7 @@ def test_other_seeds_continue(tmp_path: Path, one_diverging_seed: tuple[Path, in
     assert (tmp_path / "both" / f"model.seed-{good}.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_seed_can_diverge_in_a_group_of_seeds(tmp_path: Path, one_diverging_seed: tuple[Path, int, int]) -> None:
     """Where not all seeds fit in memory, the seed stops at the same iteration, and the other groups run."""
     config, bad, _ = one_diverging_seed
@@ -161,6 +163,7 @@ def test_processes_agree_on_a_diverged_seed(tmp_path: Path, one_diverging_seed: 
     assert "resuming from iteration 20" in again[0].err
 
 
+@pytest.mark.slow
 def test_a_diverged_seed_stays_stopped_when_the_run_resumes(
     tmp_path: Path, one_diverging_seed: tuple[Path, int, int]
 ) -> None:

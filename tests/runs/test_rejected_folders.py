@@ -70,6 +70,7 @@ def test_a_folder_without_write_permission_is_rejected(tmp_path: Path, monkeypat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "differs"),
     [

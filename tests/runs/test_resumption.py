@@ -41,6 +41,7 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 # Killed and stopped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "moment"),
     [*((name, "on_step") for name in VARIANTS), ("seeds", "on_evaluation"), ("seeds", "on_checkpoint")],
@@ -76,6 +77,7 @@ def test_a_resumed_run_uses_the_backend_that_was_measured_at_its_start(
     assert len(choices) == 1
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     """Records of the first attempt are removed."""
     config = write_config(tmp_path / "c.toml")
@@ -86,6 +88,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "uninterrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(1, 12), (7, 8, 19)])
 def test_a_run_stopped_at_any_iteration_resumes_to_the_same_bytes(tmp_path: Path, stops: tuple[int, ...]) -> None:
     """Ctrl-C saves a checkpoint at an iteration that has none otherwise."""
@@ -179,6 +182,7 @@ def test_a_finished_run_is_unchanged(tmp_path: Path) -> None:
     assert files(tmp_path / "run") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 8, 12, 13, 16])
 @pytest.mark.parametrize("evaluate_from", [0, 1])
 def test_an_extended_run_equals_one_that_had_its_length_from_the_start(
@@ -214,6 +218,7 @@ def test_evaluate_from_shifts_evaluations_and_all_strides(tmp_path: Path) -> Non
     assert history["stationarity_mean"].iloc[-1] == pytest.approx(history["stationarity"].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["evaluate_from = 0\n", 'channel = "exact"\n'])
 def test_the_run_of_an_earlier_version_without_a_key_resumes(tmp_path: Path, missing: str) -> None:
     """A folder whose `config.toml` was written before the key existed has the same run."""
@@ -227,6 +232,7 @@ def test_the_run_of_an_earlier_version_without_a_key_resumes(tmp_path: Path, mis
     assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("send", "channel"), [("float32", "exact"), ("bfloat16", "bfloat16"), ("sparse", "sparse")])
 def test_the_earlier_key_processes_send_sets_the_channel(tmp_path: Path, send: str, channel: str) -> None:
     """In a configuration file, and in the `config.toml` of a run that an earlier version left."""
@@ -262,6 +268,7 @@ def test_a_run_of_zero_steps_is_finished(tmp_path: Path) -> None:
     assert lines == [f"{tmp_path / 'run'}: nothing to do, 0 iterations are done"]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_other_checkpoints_and_another_device(tmp_path: Path) -> None:
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "uninterrupted")
@@ -278,6 +285,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
+@pytest.mark.slow
 def test_a_truncated_checkpoint_does_not_replace_the_complete_one(tmp_path: Path) -> None:
     """The run resumes from the checkpoint before, to the same bytes."""
     config = write_config(tmp_path / "c.toml")
@@ -304,6 +312,7 @@ def test_a_truncated_checkpoint_is_reported(tmp_path: Path) -> None:
     assert lines[0].endswith("resuming from iteration 18")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", [truncate, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)]
 )
@@ -332,6 +341,7 @@ def test_the_checkpoint_of_another_model_is_rejected(tmp_path: Path, monkeypatch
     assert files(tmp_path / "run") == before
 
 
+@pytest.mark.slow
 def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     """A kill can leave half a line; its iteration is run again, and half a number is never read."""
     config = write_config(tmp_path / "c.toml")

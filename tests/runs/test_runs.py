@@ -94,6 +94,7 @@ def test_config_toml_has_the_default_arguments_of_choices_by_name(tmp_path: Path
     assert len({resolve(parse(table)).dump() for table in (full, short, written)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["linear", "user_model:normalised"])
 def test_averaged_model_gives_the_recorded_accuracy(tmp_path: Path, model: str) -> None:
     """The file of each seed loads strictly into the plain module and has the recorded accuracy and loss."""
@@ -136,6 +137,7 @@ def test_all_files_have_the_same_permissions(tmp_path: Path) -> None:
     assert len({path.stat().st_mode for path in (tmp_path / "run").iterdir()}) == 1
 
 
+@pytest.mark.slow
 def test_frozen_parameters_do_not_depend_on_the_seeds(tmp_path: Path) -> None:
     """All seeds share random frozen parameters, so seed 1 alone must have those of seeds 1 and 0 in one run."""
     config = write_config(tmp_path / "c.toml", problem={"model": "frozen:features"}, run={"dtype": "float64"})

@@ -19,6 +19,7 @@ from tests.support.small_sweeps import RELATIVE, assert_same_results, run_folder
 # Complete runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "evaluate_from"), [("float64", 0), ("float32", 1)])
 def test_cells_of_one_simulator_equal_runs_alone(tmp_path: Path, dtype: str, evaluate_from: int) -> None:
     """Every file of every cell, for cells with different numbers, β, partitions, weightings and seeds.
@@ -39,6 +40,7 @@ def test_cells_of_one_simulator_equal_runs_alone(tmp_path: Path, dtype: str, eva
         assert torch.equal(saved.tensors["x"], one.snapshot.tensors["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedmid", "feddr", "prox-dasa-gt", "deepstorm", "feddualavg"])
 def test_cells_of_other_methods_equal_runs_alone(tmp_path: Path, method: str) -> None:
     """Methods with a server, with counters in their state, and without a stepsize named α."""
@@ -130,6 +132,7 @@ def test_every_registered_method_has_a_row_parameter() -> None:
     assert all(row_parameters(method_class(name)) for name in ALGORITHMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["estimate", "device", "rows"])
 def test_cells_that_do_not_fit_run_in_smaller_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str

@@ -19,6 +19,7 @@ from tests.support.small_sweeps import assert_same_results, run_folders, small_c
 # Stopped, killed, resumed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("t", [2, 6, 13])
 def test_a_stopped_sweep_resumes_to_the_same_bytes(tmp_path: Path, t: int) -> None:
     lines: list[str] = []
@@ -31,6 +32,7 @@ def test_a_stopped_sweep_resumes_to_the_same_bytes(tmp_path: Path, t: int) -> No
         assert outcome(one.folder) == outcome(other.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [1, 6, 7])
 def test_a_sweep_killed_between_checkpoints_of_one_iteration_resumes_in_one_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -94,6 +96,7 @@ def test_a_killed_sweep_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         assert outcome(one.folder) == outcome(other.folder)
 
 
+@pytest.mark.slow
 def test_a_cell_can_resume_as_a_run_alone_and_conversely(tmp_path: Path) -> None:
     """The folder of a cell is that of a run."""
     configs = small_sweep(dtype="float64")
@@ -111,6 +114,7 @@ def test_a_cell_can_resume_as_a_run_alone_and_conversely(tmp_path: Path) -> None
     assert len(loops) == 1
 
 
+@pytest.mark.slow
 def test_finished_cells_are_unchanged(tmp_path: Path) -> None:
     """A single unfinished cell runs alone, and the results are in the order of the configurations."""
     configs, folders = small_sweep(), run_folders(tmp_path, 4)
@@ -128,6 +132,7 @@ def test_finished_cells_are_unchanged(tmp_path: Path) -> None:
     assert [len(result.history.records) for result in results] == [12, 12, 6, 18]
 
 
+@pytest.mark.slow
 def test_an_extended_sweep_equals_one_that_had_its_length_from_the_start(tmp_path: Path) -> None:
     execute_all(small_sweep(steps=10), run_folders(tmp_path, 4))
     longer = execute_all(small_sweep(), run_folders(tmp_path, 4))
@@ -135,6 +140,7 @@ def test_an_extended_sweep_equals_one_that_had_its_length_from_the_start(tmp_pat
         assert outcome(one.folder) == outcome(other.folder)
 
 
+@pytest.mark.slow
 def test_a_request_to_stop_stops_later_groups_too(tmp_path: Path) -> None:
     """The user who stops a sweep does not wait for its other groups."""
     configs = [*small_sweep(), *small_sweep(period=2)]
@@ -165,6 +171,7 @@ class Recorder(Callback):
         self.diverged.append(divergence)
 
 
+@pytest.mark.slow
 def test_a_diverged_cell_stops_and_the_others_continue(tmp_path: Path) -> None:
     """Its result reports it, and its files are those of a run alone."""
     run = {"dtype": "float64", "seeds": [0, 3]}
@@ -189,6 +196,7 @@ def test_a_diverged_cell_stops_and_the_others_continue(tmp_path: Path) -> None:
     assert again[1].diverged == results[1].diverged
 
 
+@pytest.mark.slow
 def test_a_diverged_seed_of_a_cell_stops_and_the_others_continue(tmp_path: Path) -> None:
     """The cell's other seed continues and resumes without it, and its own last finite rows are saved."""
     (tmp_path / "quartic.py").write_text(QUARTIC)

@@ -166,6 +166,7 @@ def test_largest_alpha_in_closed_form_for_convex_h(lam: float, period: int) -> N
     assert min(network, 1 / 24) * (1 - 1e-12) <= found <= min(network, 1 / 24) * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @given(theory_settings)
 @settings(deadline=None, max_examples=25)
 def test_remedies_are_sufficient_and_tight(s: Setting) -> None:

@@ -217,6 +217,7 @@ def test_theorem_1_fails_for_incorrect_variants(wrong: str) -> None:
     assert sums.s / (N * STEPS) > theory.bound(s).total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", ["polyak", "nesterov"])
 @pytest.mark.parametrize("period", [1, 5])
 def test_lemmas_2_and_3_on_a_ring(period: int, momentum: str) -> None:
