@@ -105,7 +105,7 @@ class TableCell:
         return (m - self.paper.mean) / combined if combined > 0 else None
 
     def ours(self) -> str:
-        """Our mean ± standard deviation, or why there is none."""
+        """Our mean ± standard deviation, or why it is missing."""
         if self.values is None:
             some = self.survivors is not None and len(self.survivors) > 0
             return f"{self.reason}, else {replace(self, values=self.survivors).ours()}" if some else self.reason
@@ -260,7 +260,7 @@ def fill_table(table: TableSpec, experiment: Experiment, results: Results) -> Fi
 
 
 def _only_cell(found: Sequence[CellResult]) -> CellResult | None:
-    """The only result for a cell of the table; None if there is none."""
+    """The only result for a cell of the table, or None."""
     if len(found) > 1:
         raise ConfigError(
             "rows", f"several cells ({found[0].name}; {found[1].name}) share one cell of the table; name more axes"

@@ -35,7 +35,7 @@ class Loss:
         counts; `None` for one each. Every mean over samples is then a mean over terms: all tokens of all texts have the
         same weight.
     curvature
-        Bound of the norm of the Hessian of `per_sample` in the outputs; `None` if there is none or it is unknown.
+        Bound of the norm of the Hessian of `per_sample` in the outputs; `None` if it is unbounded or unknown.
     """
 
     name: str

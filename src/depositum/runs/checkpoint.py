@@ -107,7 +107,7 @@ def read(path: Path) -> Snapshot:
 
 
 def read_latest(folder: Path) -> Latest | None:
-    """The newest complete checkpoint; None if there is none at all. Nothing is written or removed."""
+    """The newest complete checkpoint, or None if there are no checkpoints. Nothing is written or removed."""
     problem = None
     for path in (folder / CURRENT, folder / PREVIOUS):
         if not path.exists():

@@ -153,7 +153,7 @@ def _local_files(spec: ResolvedConfig) -> list[str]:
 
 
 def _common_checkpoint(communicator: Communicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
-    """The newest checkpoint that all ranks have, of which this one reads its part; None if there is none."""
+    """The newest checkpoint that all ranks have, of which this one reads its part, or None."""
     with communicator.all_or_none("look for checkpoints"):
         complete = _complete_checkpoints(out)
         own = client_checkpoints.iterations(out, clients)

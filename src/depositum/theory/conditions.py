@@ -151,7 +151,7 @@ def largest_alpha(setting: Setting) -> LargestStepsize:
 
 
 def _largest(setting: Setting, key: str, holds: Callable[[Setting], bool]) -> float | None:
-    """The largest value of `key`, up to that of the setting, for which `holds` is true; None if there is none.
+    """The largest value of `key`, up to that of the setting, for which `holds` is true, or None.
 
     Bisection is valid because lowering a key never violates a condition: α and β increase the left sides and decrease
     δ1; γ decreases a right side; δ1 and δ2 decrease as T0 increases, for every λ'; a smaller λ admits additional λ';
@@ -194,7 +194,7 @@ def rounded_down(value: float) -> float:
 
 
 def _remedy(setting: Setting, key: str, holds: Callable[[Setting], bool]) -> Remedy | None:
-    """The largest value of `key` for which `holds` is true, as a remedy; None if there is none."""
+    """The largest value of `key` for which `holds` is true, as a remedy, or None."""
     value = _largest(setting, key, holds)
     if value is None:
         return None
