@@ -178,3 +178,13 @@ def test_a_string_is_rejected_for_every_number(name: str) -> None:
             continue
         with pytest.raises(dp.ConfigError, match=rf"^{field.name}: 'x' given; "):
             method_class(name)(**{field.name: "x"})
+
+
+def test_every_method_names_the_hyper_parameter_that_makes_its_steps_shorter() -> None:
+    """Advice after a divergence: SPPDM's `eta` is a momentum, and its steps shrink as `s` grows."""
+    for name in METHODS:
+        kind = method_class(name)
+        assert kind.stepsize_key in {field.name for field in dataclasses.fields(kind)}, name
+    assert dp.Depositum.shorter_steps("algorithm.") == "a smaller algorithm.alpha"
+    assert method_class("sppdm").shorter_steps() == "a larger s"
+    assert method_class("prox-dasa").shorter_steps() == "a smaller eta"

@@ -58,6 +58,7 @@ class FastFedDA(RoundBased):
         notes="For strongly convex f and convex h; slow, O(1/T), and biased. As in the released code, T0 + 1 points "
         "are added to the sum of points in a round of T0 iterations, which shifts the limit, more so for small T0.",
     )
+    stepsize_key, stepsize_inverse = "G", True
     handles = "convex"
     server = True
 

@@ -123,6 +123,9 @@ class Algorithm(ABC):
     server: ClassVar[bool] = False
     #: Whether it compresses what it sends, by `mix.transmit`: the network then cannot have a channel as well.
     compresses: ClassVar[bool] = False
+    #: The hyper-parameter that sets how long the steps are, and whether they shrink as it grows (a weight, not a step).
+    stepsize_key: ClassVar[str] = "alpha"
+    stepsize_inverse: ClassVar[bool] = False
     #: The hyper-parameter that determines the largest prox step, and the formula of that step, for error messages.
     prox_key: ClassVar[str] = "alpha"
     prox_formula: ClassVar[str] = "α"
@@ -168,6 +171,17 @@ class Algorithm(ABC):
     def stepsize(self, t: int) -> float | None:
         """Return the stepsize α at iteration t with which G^α is measured; None if the method does not have one."""
         return None
+
+    @classmethod
+    def shorter_steps(cls, section: str = "") -> str:
+        """Return which change of a hyper-parameter makes the steps shorter, for messages: `"a smaller alpha"`.
+
+        `section` is what the key is in: `"algorithm."` in a file.
+        """
+        # A user-defined method may not have a hyper-parameter of that name.
+        if cls.stepsize_key not in getattr(cls, "__dataclass_fields__", {}):
+            return "a smaller stepsize"
+        return f"a {'larger' if cls.stepsize_inverse else 'smaller'} {section}{cls.stepsize_key}"
 
     def check(self, period: int, *, composite: bool, prox_modulus: float) -> None:
         """Reject, before any work, a period or a regularizer that the method does not support.

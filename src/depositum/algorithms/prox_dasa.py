@@ -55,6 +55,7 @@ class _AveragingMethod(Algorithm):
     """Hyper-parameters of both methods, and the weight of the averages."""
 
     estimate = "z"
+    stepsize_key = "eta"
     prox_key = "eta"
     prox_formula = "η"
 

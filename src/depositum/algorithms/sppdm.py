@@ -56,6 +56,7 @@ class SPPDM(Algorithm):
     """
 
     name = "sppdm"
+    stepsize_key, stepsize_inverse = "s", True
     prox_key = "s"
     prox_formula = "1/(s + kappa)"
     periods = (1,)

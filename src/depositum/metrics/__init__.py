@@ -1,5 +1,6 @@
 """The paper's measures: what each is, and when it is recorded."""
 
+from depositum.metrics.ended_worse import ended_worse
 from depositum.metrics.history import COLUMNS, COSTS, History
 from depositum.metrics.measures import (
     CHEAP,
@@ -38,6 +39,7 @@ __all__ = [
     "as_records",
     "cheap",
     "costly",
+    "ended_worse",
     "mean_buffers",
     "mean_row",
     "proximal_gradient_mapping",

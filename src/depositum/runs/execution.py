@@ -57,13 +57,13 @@ class RunResult:
         """Report where seeds diverged, in one line, with the stepsize by the method's own name for it."""
         if not self.diverged:
             return
-        settings = spec.table["algorithm"]
-        key = next((key for key in ("alpha", "eta") if settings.get(key) is not None), None)
-        setting = f"algorithm.{key} = {settings[key]}" if key else f"algorithm.name = {spec.config.algorithm.name!r}"
+        settings, key = spec.table["algorithm"], spec.algorithm.stepsize_key
+        value = settings.get(key)
+        setting = f"algorithm.name = {settings['name']!r}" if value is None else f"algorithm.{key} = {value}"
         what = "; ".join(map(str, self.diverged))
         raise DivergedError(
             f"{setting}: {what}; the last finite state is kept in {self.folder / checkpoint.CURRENT}; "
-            f"try a smaller {key or 'stepsize'}"
+            f"try {spec.algorithm.shorter_steps()}"
         )
 
 
