@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.registry import Registry, Spec
 
 #: The rows that both ends of a link keep between exchanges, by name; each `[rows, d]`.
@@ -261,5 +261,5 @@ def as_channel(channel: "Channel | Spec") -> Channel:
     if isinstance(channel, Channel):
         return channel
     if not isinstance(channel, str | Mapping):
-        raise ConfigError("channel", f"{channel!r} given; it must be the name of a channel or a Channel")
+        raise ConfigError("channel", f"{short_repr(channel)} given; it must be the name of a channel or a Channel")
     return CHANNELS.parse(channel, "channel").make()

@@ -9,11 +9,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 
+#: The most characters that the message of an error has, the key in it, and a list of names.
+MAX_MESSAGE, MAX_KEY, MAX_LISTING = 300, 120, 150
+
 
 class DepositumError(Exception):
-    """Base class of all user errors: the message is one line, and the command line exits with `exit_code`."""
+    """Base class of all user errors: the message is one line, and the command line exits with `exit_code`.
+
+    A message that would be longer than `MAX_MESSAGE` characters is cut in the middle: the beginning says what it is
+    about, and the end what to do.
+    """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return one_line(self._text(), MAX_MESSAGE)
+
+    def _text(self) -> str:
+        return super().__str__()
 
 
 class _KeyedError(DepositumError):
@@ -31,8 +44,8 @@ class _KeyedError(DepositumError):
         self.mentions = tuple(map(new_name, self.mentions))
         self.args = (self.key, self.problem)
 
-    def __str__(self) -> str:
-        return self.reporter + (f"{self.key}: {self.problem}" if self.key else self.problem)
+    def _text(self) -> str:
+        return self.reporter + (f"{one_line(self.key, MAX_KEY)}: {self.problem}" if self.key else self.problem)
 
 
 class ConfigError(_KeyedError, ValueError):
@@ -127,13 +140,24 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     ''
     """
     lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:MAX_KEY].lower(), list(lower), n=1, cutoff=0.5)
     return f"; did you mean {lower[close[0]]!r}?" if close else ""
 
 
-def listing(names: Iterable[str]) -> str:
-    """Return names as one readable list: `'a', 'b' or 'c'`."""
-    quoted = [repr(name) for name in names]
+def listing(names: Iterable[str], command: str = "") -> str:
+    """Return names as one readable list; of a long one the first names, and the command that lists them all.
+
+    >>> listing(["a", "b", "c"])
+    "'a', 'b' or 'c'"
+    >>> listing(f"method-{i}" for i in range(100))  # doctest: +ELLIPSIS
+    "'method-0', 'method-1', ..., … (100 in all)"
+    """
+    quoted = [short_repr(name) for name in names]
+    shown = list(quoted)
+    while len(shown) > 1 and sum(len(name) + 2 for name in shown) > MAX_LISTING:
+        shown.pop()
+    if len(shown) < len(quoted):
+        return f"{', '.join(shown)}, … ({len(quoted)} in all{f': {command}' if command else ''})"
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" or {quoted[-1]}"
 
 
@@ -143,26 +167,80 @@ def with_article(noun: str) -> str:
 
 
 def short_repr(value: object, max_length: int = 60) -> str:
-    """Return the repr of a value if it is one short line, otherwise its type (and shape).
+    """Return the repr of a value if it is one short line, otherwise its beginning, or its type (and shape).
 
-    >>> short_repr("ring"), short_repr(list(range(100)))
-    ("'ring'", 'a list')
+    The work is bounded however large the value is.
+
+    >>> short_repr("ring"), short_repr(list(range(100))), short_repr(10**5000)
+    ("'ring'", 'a list', 'a whole number of more than 60 digits')
+    >>> short_repr("abc" * 10**6)
+    "'abcabcabcabcabcabca…' (3000000 characters)"
     """
-    text = repr(value)
-    if "\n" not in text and len(text) <= max_length:
-        return text
+    if _has_few_parts(value, max_length):
+        try:
+            text = repr(value)
+        except Exception:  # a user-defined repr
+            text = ""
+        if text and text.isprintable() and len(text) <= max_length:
+            return text
+    if isinstance(value, str):
+        start = ascii(value[:19])
+        return f"{start[:-1]}…{start[-1]} ({len(value)} characters)"
+    if type(value) is int:
+        return f"a whole number of more than {max_length} digits"
     shape = getattr(value, "shape", None)
     return with_article(type(value).__name__) + (f" of shape {tuple(shape)}" if shape is not None else "")
 
 
+def _has_few_parts(value: object, most: int) -> bool:
+    """Whether a value can have a repr of at most so many characters, by counting its items, characters and digits."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str | bytes | list | tuple | dict | set | frozenset):
+            most -= len(part)
+        elif isinstance(part, int):
+            most -= abs(part).bit_length() // 4  # a decimal digit has 3.3 bits
+        if most < 0:
+            return False
+        if isinstance(part, dict):
+            waiting += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple | set | frozenset):
+            waiting += part
+    return True
+
+
+def one_line(text: str, max_length: int) -> str:
+    r"""Return a text as one line of printable characters; of a long one the beginning and the end.
+
+    >>> one_line("tab\tand\nline\x1b[2J", 300), one_line("0123456789" * 100, 11)
+    ('tab and line\\x1b[2J', '0123456…789')
+    """
+    if len(text) > 4 * max_length:  # bounds the work
+        text = f"{text[: 2 * max_length]}…{text[-2 * max_length :]}"
+    text = " ".join(text.split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    if len(text) <= max_length:
+        return text
+    end = max_length // 3
+    return f"{text[: max_length - end - 1]}…{text[-end:]}"
+
+
 def describe_exception(error: BaseException) -> str:
     """Return the type and message of an exception in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return one_line(f"{type(error).__name__}: {error}", MAX_MESSAGE)
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number, including NumPy scalars and values whose annotation promises otherwise."""
-    return isinstance(value, Real)
+    """Whether a value is a real number that a float can hold, including NumPy scalars.
+
+    >>> is_number(3), is_number(10**400), is_number("3")
+    (True, False, False)
+    """
+    try:
+        return isinstance(value, Real) and isinstance(float(value), float)
+    except OverflowError:
+        return False
 
 
 def is_integer(value: object) -> bool:

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class Layout:
             if any(fnmatchcase(s.name, p) for p in keep) and not any(fnmatchcase(s.name, p) for p in drop)
         ]
         if not chosen:
-            raise ConfigError("on", f"{patterns!r} matches no parameter; the names are {', '.join(self.names)}")
+            raise ConfigError(
+                "on", f"{short_repr(patterns)} matches no parameter; the names are {', '.join(self.names)}"
+            )
         columns = torch.cat([torch.arange(s.start, s.stop) for s in chosen])
         return columns, Layout.from_shapes({s.name: s.shape for s in chosen})

@@ -65,6 +65,8 @@ class Registry(Generic[T]):
     supplied
         Number of leading positional parameters of each factory that the package itself fills in (such as the number of
         clients); the user sets the remaining ones.
+    listed_by
+        The command that lists all names, for error messages where they are many.
 
     >>> shapes = Registry[str]("shape")
     >>> @shapes.register("box")
@@ -77,8 +79,9 @@ class Registry(Generic[T]):
     depositum.errors.ConfigError: shape: 'bax' is not a shape; it can be 'box'; did you mean 'box'?
     """
 
-    def __init__(self, what: str, supplied: int = 0) -> None:
+    def __init__(self, what: str, supplied: int = 0, listed_by: str = "") -> None:
         self.what = what
+        self.listed_by = listed_by
         self.supplied = supplied
         #: A string is the import path of a factory that has not been needed yet.
         self._factories: dict[str, Callable[..., T] | str] = {}
@@ -140,14 +143,14 @@ class Registry(Generic[T]):
         """
         name, value = self._split(spec, key)
         if name not in self._factories:
+            names = listing(self, self.listed_by)
             raise ConfigError(
-                key,
-                f"{name!r} is not {with_article(self.what)}; it can be {listing(self)}{nearest(name, self)}",
+                key, f"{short_repr(name)} is not {with_article(self.what)}; it can be {names}{nearest(name, self)}"
             )
         parameters = self.parameters(name)
         if not isinstance(value, Mapping):
             if not parameters:
-                raise ConfigError(f"{key}.{name}", f"{value!r} given, but {name!r} takes no arguments")
+                raise ConfigError(f"{key}.{name}", f"{short_repr(value)} given, but {name!r} takes no arguments")
             value = {next(iter(parameters)): value}
         arguments = {k: self._check(f"{key}.{name}", k, v, parameters) for k, v in value.items()}
         for k, parameter in parameters.items():
@@ -199,7 +202,7 @@ class Registry(Generic[T]):
         except ValidationError as error:
             choices = [c for c in get_args(annotation) if isinstance(c, str)]
             if choices and isinstance(value, str):
-                problem = f"{value!r} given; it can be {listing(choices)}{nearest(value, choices)}"
+                problem = f"{short_repr(value)} given; it can be {listing(choices)}{nearest(value, choices)}"
             else:
                 problem = describe_errors(error.errors())
             raise ConfigError(f"{key}.{name}", problem) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from depositum.errors import ConfigError, describe_exception, nearest
+from depositum.errors import ConfigError, describe_exception, nearest, short_repr
 
 Folder = str | PathLike[str]
 
@@ -44,7 +44,7 @@ def import_user_object(name: str, key: str, kind: str, base: Folder | None = Non
     """
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise ConfigError(key, f"{name!r} given; a user-defined {kind} is written 'package.module:name'")
+        raise ConfigError(key, f"{short_repr(name)} given; a user-defined {kind} is written 'package.module:name'")
     module = _import(module_name, key, base)
     if not hasattr(module, attribute):
         near = nearest(attribute, [public for public in vars(module) if not public.startswith("_")])

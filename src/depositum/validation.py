@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from depositum.errors import nearest, with_article
+from depositum.errors import nearest, short_repr, with_article
 
 #: What each pydantic error type expects; a name in braces is the limit.
 _EXPECTED = {
@@ -61,7 +61,7 @@ def describe_errors(errors: Sequence[ErrorDetails]) -> str:
     expected = dict.fromkeys(map(_expected, errors))
     names = [name for error in errors for name in _expected_names(error)]
     near = nearest(value, names) if isinstance(value, str) else ""
-    return f"{value!r} given; it must be {' or '.join(expected)}{near}"
+    return f"{short_repr(value)} given; it must be {' or '.join(expected)}{near}"
 
 
 def _expected(error: ErrorDetails) -> str:

@@ -5,19 +5,19 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from depositum.errors import ConfigError, is_integer, is_number, listing
+from depositum.errors import ConfigError, is_integer, is_number, listing, short_repr
 
 
 def check_positive(key: str, value: float) -> None:
     """Reject a value that is not a finite number > 0."""
     if not (is_number(value) and math.isfinite(value) and value > 0):
-        raise ConfigError(key, f"{value!r} given; it must be a number > 0")
+        raise ConfigError(key, f"{short_repr(value)} given; it must be a number > 0")
 
 
 def check_nonnegative(key: str, value: float) -> None:
     """Reject a value that is not a finite number ≥ 0."""
     if not (is_number(value) and math.isfinite(value) and value >= 0):
-        raise ConfigError(key, f"{value!r} given; it must be a number ≥ 0")
+        raise ConfigError(key, f"{short_repr(value)} given; it must be a number ≥ 0")
 
 
 def check_interval(key: str, value: float, interval: str) -> None:
@@ -31,13 +31,13 @@ def check_interval(key: str, value: float, interval: str) -> None:
     open_ends = {low} if interval[0] == "(" else set()
     open_ends |= {high} if interval[-1] == ")" else set()
     if not (is_number(value) and low <= value <= high and value not in open_ends):
-        raise ConfigError(key, f"{value!r} given; it must lie in {interval}")
+        raise ConfigError(key, f"{short_repr(value)} given; it must lie in {interval}")
 
 
 def check_count(key: str, value: int) -> None:
     """Reject a value that is not a whole number ≥ 1."""
     if not is_integer(value) or value < 1:
-        raise ConfigError(key, f"{value!r} given; it must be a whole number ≥ 1")
+        raise ConfigError(key, f"{short_repr(value)} given; it must be a whole number ≥ 1")
 
 
 def check_choices(method: object) -> None:
@@ -45,7 +45,7 @@ def check_choices(method: object) -> None:
     for name, annotation in parameter_types(type(method)).items():  # type: ignore[arg-type]  # a class is hashable
         value, choices = getattr(method, name), get_args(annotation)
         if get_origin(annotation) is Literal and value not in choices:
-            raise ConfigError(name, f"{value!r} given; it can be {listing(choices)}")
+            raise ConfigError(name, f"{short_repr(value)} given; it can be {listing(choices)}")
 
 
 @cache

@@ -229,7 +229,7 @@ class RoundBased(Algorithm):
         return "exchange" if (t + 1) % period == 0 else "local"
 
 
-ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm", listed_by="depositum methods")
 
 
 def algorithm(name: str, **hyperparameters: Any) -> Algorithm:

@@ -23,7 +23,7 @@ from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Or
 from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule
 from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 
 _CITATION = (
     "Xiao, Chen, Balasubramanian, Ghadimi: A One-Sample Decentralized Proximal Algorithm for Non-Convex Stochastic "
@@ -67,7 +67,7 @@ class _AveragingMethod(Algorithm):
         super().__post_init__()
         check_positive("eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
-            raise ConfigError("a", f"{self.a!r} given; it must lie in (0, 1] or be a schedule")
+            raise ConfigError("a", f"{short_repr(self.a)} given; it must lie in (0, 1] or be a schedule")
         as_schedule(self.a, "a")
         check_count("rounds", self.rounds)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from depositum.algorithms.hyperparameters import check_positive
 from depositum.algorithms.interface import Tensor
-from depositum.errors import ConfigError, is_number
+from depositum.errors import ConfigError, is_number, short_repr
 from depositum.registry import Registry
 from depositum.validation import Description
 
@@ -91,7 +91,7 @@ class Step(Schedule):
         check_positive("factor", self.factor)
         check_positive("every", self.every)
         if self.factor > 1:
-            raise ConfigError("factor", f"{self.factor!r} given; it must be at most 1")
+            raise ConfigError("factor", f"{short_repr(self.factor)} given; it must be at most 1")
 
     def at(self, t: Tensor) -> Tensor:
         return self.start * self.factor ** (t // self.every).double()
@@ -114,7 +114,7 @@ class Cosine(Schedule):
         check_positive("start", self.start)
         check_positive("steps", self.steps)
         if not (is_number(self.end) and 0 <= self.end <= self.start):
-            raise ConfigError("end", f"{self.end!r} given; it must lie in [0, start]")
+            raise ConfigError("end", f"{short_repr(self.end)} given; it must lie in [0, start]")
 
     def at(self, t: Tensor) -> Tensor:
         progress = (t.double() / self.steps).clamp(max=1.0)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from depositum.algorithms.hyperparameters import check_interval, check_nonnegative, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 
 
 class SPPDMState(NamedTuple):
@@ -90,7 +90,7 @@ class SPPDM(Algorithm):
         check_nonnegative("kappa", self.kappa)
         check_interval("b", self.b, "(0, 1]")
         if self.eta != "nesterov" if isinstance(self.eta, str) else not 0 <= self.eta < 1:
-            raise ConfigError("eta", f"{self.eta!r} given; it must be 'nesterov' or lie in [0, 1)")
+            raise ConfigError("eta", f"{short_repr(self.eta)} given; it must be 'nesterov' or lie in [0, 1)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> SPPDMState:
         return SPPDMState(t=iteration_zero(x0), x=x0, before=x0, z=x0, q=zeros_like(x0), theta=x0.new_ones(()))

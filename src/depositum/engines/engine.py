@@ -18,7 +18,7 @@ from depositum.channels import Channel
 from depositum.engines.mixing import ChannelState
 from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import capture, select_trials
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.metrics import Reduction, Sharing
 from depositum.networks import Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem
@@ -72,7 +72,7 @@ class EngineSettings:
 
     def resolve_dtype(self) -> torch.dtype:
         if self.dtype not in ("float32", "float64"):
-            raise ConfigError("dtype", f"{self.dtype!r} given; it can be 'float32' or 'float64'")
+            raise ConfigError("dtype", f"{short_repr(self.dtype)} given; it can be 'float32' or 'float64'")
         return torch.float64 if self.dtype == "float64" else torch.float32
 
     def resolve_device(self) -> torch.device:
@@ -82,13 +82,17 @@ class EngineSettings:
         try:
             device = torch.device(self.device)
         except (RuntimeError, TypeError):
-            raise ConfigError("device", f"{self.device!r} given; {allowed}") from None
+            raise ConfigError("device", f"{short_repr(self.device)} given; {allowed}") from None
         if device.type not in ("cpu", "cuda"):
-            raise ConfigError("device", f"{self.device!r} given; {allowed}")
+            raise ConfigError("device", f"{short_repr(self.device)} given; {allowed}")
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device", f"{self.device!r} given, but no GPU is available; use 'auto' or 'cpu'")
+            raise ConfigError(
+                "device", f"{short_repr(self.device)} given, but no GPU is available; use 'auto' or 'cpu'"
+            )
         if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-            raise ConfigError("device", f"{self.device!r} given, but there are {count} GPUs, from 'cuda:0' on")
+            raise ConfigError(
+                "device", f"{short_repr(self.device)} given, but there are {count} GPUs, from 'cuda:0' on"
+            )
         return device
 
 
@@ -228,7 +232,8 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
         return complete(n, "uniform")
     if algorithm.compresses and channel.name != "exact":
         raise ConfigError(
-            "channel", f"{channel.name!r} given, but {algorithm.name!r} compresses what it sends; leave it out"
+            "channel",
+            f"{short_repr(channel.name)} given, but {algorithm.name!r} compresses what it sends; leave it out",
         )
     network = network or ring(n)
     if network.n != n:

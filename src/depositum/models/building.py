@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from depositum.errors import ConfigError, describe_exception, with_article
+from depositum.errors import ConfigError, describe_exception, short_repr, with_article
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.resnet import resnet18
@@ -120,7 +120,7 @@ def _split(spec: Spec) -> tuple[str, dict[str, Any]]:
         return spec, {}
     name, arguments = next(iter(spec.items()))
     if len(spec) != 1 or not isinstance(arguments, Mapping):
-        raise ConfigError("model", f'{dict(spec)!r} given; write {{ "{name}" = {{ argument = … }} }}')
+        raise ConfigError("model", f'{short_repr(dict(spec))} given; write {{ "{name}" = {{ argument = … }} }}')
     return str(name), dict(arguments)
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from depositum.errors import NetworkError
+from depositum.errors import NetworkError, short_repr
 from depositum.randomness import hash_words, purpose_code
 
 _LINKS = purpose_code("links")
@@ -35,7 +35,7 @@ class DroppedLinks:
     def __post_init__(self) -> None:
         number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
         if not (number and 0 <= self.p < 1):
-            raise NetworkError("p", f"{self.p!r} given; the probability of a dropped link is in [0, 1)")
+            raise NetworkError("p", f"{short_repr(self.p)} given; the probability of a dropped link is in [0, 1)")
 
     def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether the links between clients i and j exist in a phase: bool, of the broadcast shape of the arguments.

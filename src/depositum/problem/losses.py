@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.registry import Registry
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
@@ -109,7 +109,9 @@ def as_loss(loss: "str | Loss | Callable[..., Any]") -> Loss:
     if isinstance(loss, str):
         return LOSSES.parse(loss, "loss").make()
     if not callable(loss):
-        raise ConfigError("loss", f"{loss!r} given; it must be a name, or a function or module of (outputs, targets)")
+        raise ConfigError(
+            "loss", f"{short_repr(loss)} given; it must be a name, or a function or module of (outputs, targets)"
+        )
     name = getattr(loss, "__name__", type(loss).__name__)
     reduction = _reduction(loss)
     per_sample = loss if reduction is None else _Unreduced(loss, reduction)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from depositum.data import Samples
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.problem.model_copy import copy_to_device
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
@@ -333,7 +333,7 @@ class Oracle:
                     "batch_size", "'full' given, but the model has batch norm, whose statistics need mini-batches"
                 )
         elif not isinstance(size, int | np.integer) or size < 1:
-            raise ConfigError("batch_size", f"{size!r} given; it must be a whole number ≥ 1, or 'full'")
+            raise ConfigError("batch_size", f"{short_repr(size)} given; it must be a whole number ≥ 1, or 'full'")
 
     def _on_device(self, samples: Samples) -> tuple[Tensor | Streamed, Tensor]:
         targets = samples_on_device(samples.targets, self.device, self.dtype, may_stream=False)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, listing, nearest, short_repr
 
 Precision = Literal["float32", "tf32", "bf16", "float64"]
 
@@ -26,7 +26,7 @@ def resolve(precision: str, dtype: torch.dtype, device: torch.device, frozen: bo
             return "float64"
         return "float32" if device.type != "cuda" else "bf16" if frozen else "tf32"
     if dtype == torch.float64:
-        raise ConfigError("precision", f"{precision!r} given with dtype float64; it must be 'auto'")
+        raise ConfigError("precision", f"{short_repr(precision)} given with dtype float64; it must be 'auto'")
     if precision == "tf32" and device.type != "cuda":
         raise ConfigError("precision", f"'tf32' needs a GPU, and the device is {device.type}; use 'float32'")
     allowed: tuple[Precision, ...] = ("float32", "tf32", "bf16")
@@ -34,7 +34,7 @@ def resolve(precision: str, dtype: torch.dtype, device: torch.device, frozen: bo
         if precision == known:
             return known
     choices = listing(("auto", *allowed))
-    raise ConfigError("precision", f"{precision!r} given; it can be {choices}{nearest(precision, allowed)}")
+    raise ConfigError("precision", f"{short_repr(precision)} given; it can be {choices}{nearest(precision, allowed)}")
 
 
 #: Torch's settings of float32 arithmetic: matrix products first, then layers with separate kernels.

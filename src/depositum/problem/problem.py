@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from depositum.data import Samples
-from depositum.errors import ConfigError, listing, nearest, renamed_keys
+from depositum.errors import ConfigError, listing, nearest, renamed_keys, short_repr
 from depositum.layout import Layout
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.model_copy import copy_to_device
@@ -79,12 +79,12 @@ class Problem:
     def __post_init__(self) -> None:
         for beta in (self.beta, *self.betas):
             if not (isfinite(beta) and beta >= 0):
-                raise ConfigError("beta", f"{beta!r} given; it must be a number ≥ 0")
+                raise ConfigError("beta", f"{short_repr(beta)} given; it must be a number ≥ 0")
         choices = get_args(Weighting)
         for weighting in (self.weighting, *self.weightings):
             if weighting not in choices:
                 allowed = f"{listing(choices)}{nearest(str(weighting), choices)}"
-                raise ConfigError("weighting", f"{weighting!r} given; it can be {allowed}")
+                raise ConfigError("weighting", f"{short_repr(weighting)} given; it can be {allowed}")
         if len({len(trial.parts) for trial in self.trials}) != 1:
             raise ConfigError("clients", "every trial must have the same number of clients, and at least one")
         if any(len(part) == 0 for trial in self.trials for part in trial.parts):
@@ -173,9 +173,11 @@ def from_client_data(
     if not isinstance(model, nn.Module):
         raise ConfigError("model", f"a {type(model).__name__} given; it must be a torch.nn.Module")
     if not isinstance(seed, int | np.integer) or not -(1 << 63) <= seed < 1 << 63:
-        raise ConfigError("seed", f"{seed!r} given; it must be a whole number of at most 64 bits")
+        raise ConfigError("seed", f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")
     if not isinstance(clients, Iterable):
-        raise ConfigError("clients", f"{clients!r} given; it must be a list of (inputs, targets), one per client")
+        raise ConfigError(
+            "clients", f"{short_repr(clients)} given; it must be a list of (inputs, targets), one per client"
+        )
     samples = [_samples(pair, f"clients[{i}]") for i, pair in enumerate(clients)]
     if not samples:
         raise ConfigError("clients", "no client given; it must be a list of (inputs, targets), one per client")

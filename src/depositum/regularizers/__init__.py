@@ -8,7 +8,7 @@ of parameters.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from depositum.errors import ConfigError, RegularizerError, listing, nearest, renamed_keys
+from depositum.errors import ConfigError, RegularizerError, listing, nearest, renamed_keys, short_repr
 from depositum.registry import Registry, Spec
 from depositum.regularizers.groups import Group, Groups
 from depositum.regularizers.indicators import Box, L1Ball, L2Ball, Nonnegative, Simplex
@@ -83,7 +83,8 @@ def build(spec: Spec | Sequence[Spec] | Regularizer) -> Regularizer:
         return _build_one(spec, "regularizer")
     if not isinstance(spec, Sequence) or not spec:
         raise ConfigError(
-            "regularizer", f"{spec!r} given; it must be a name, a table {{ name = {{ … }} }} or a list of tables"
+            "regularizer",
+            f"{short_repr(spec)} given; it must be a name, a table {{ name = {{ … }} }} or a list of tables",
         )
     parts = [_build_one(part, f"regularizer[{i}]") for i, part in enumerate(spec)]
     if len(parts) == 1:
@@ -141,6 +142,8 @@ def _check_options(named: Mapping[str, Any], options: Mapping[str, Any], key: st
     on, scale = options.get("on", "*"), options.get("scale", 1.0)
     patterns = [on] if isinstance(on, str) else on
     if not (isinstance(patterns, list | tuple) and patterns and all(isinstance(p, str) for p in patterns)):
-        raise ConfigError(f"{key}.on", f"{on!r} given; it must be a pattern of parameter names or a list of patterns")
+        raise ConfigError(
+            f"{key}.on", f"{short_repr(on)} given; it must be a pattern of parameter names or a list of patterns"
+        )
     if isinstance(scale, bool) or not isinstance(scale, int | float):
-        raise ConfigError(f"{key}.scale", f"{scale!r} given; it must be a number > 0")
+        raise ConfigError(f"{key}.scale", f"{short_repr(scale)} given; it must be a number > 0")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from depositum.errors import ConfigError, RegularizerError
+from depositum.errors import ConfigError, RegularizerError, short_repr
 from depositum.layout import Layout
 from depositum.regularizers.regularizer import Regularizer, Step, check_parameter, norm
 from depositum.regularizers.separable import Separable
@@ -62,7 +62,9 @@ class Group(Regularizer):
         if self.patterns is not None and not isinstance(self.patterns, str):
             object.__setattr__(self, "patterns", tuple(self.patterns))
         if not self.patterns and self.patterns is not None:
-            raise RegularizerError("on", f"{self.patterns!r} given; it must be one or more patterns of parameter names")
+            raise RegularizerError(
+                "on", f"{short_repr(self.patterns)} given; it must be one or more patterns of parameter names"
+            )
 
     @property
     def rho(self) -> float:

@@ -11,7 +11,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from depositum.errors import RegularizerError
+from depositum.errors import RegularizerError, short_repr
 from depositum.regularizers.regularizer import Regularizer, Step, check_parameter, norm, tolerance
 from depositum.regularizers.separable import Separable
 
@@ -42,7 +42,9 @@ class Box(Separable, Indicator):
         check_parameter(self, "low")
         check_parameter(self, "high")
         if self.low > self.high:
-            raise RegularizerError("low", f"{self.low!r} given with high = {self.high!r}; Box needs low <= high")
+            raise RegularizerError(
+                "low", f"{short_repr(self.low)} given with high = {short_repr(self.high)}; Box needs low <= high"
+            )
 
     def _slack(self, x: Tensor) -> float:
         return tolerance(x.dtype) * (max(abs(self.low), abs(self.high)) or 1.0)

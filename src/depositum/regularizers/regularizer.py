@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from depositum.errors import RegularizerError, is_number
+from depositum.errors import RegularizerError, is_number, short_repr
 from depositum.layout import Layout
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class Regularizer(ABC):
 rho = 0.2 of MCP(lam=1.0, theta=5.0) give 1.2
         """
         if not (isfinite(tau) and tau >= 0):
-            raise RegularizerError(key, f"tau = {tau!r} given; a prox step tau = alpha * beta must be finite and >= 0")
+            raise RegularizerError(
+                key, f"tau = {short_repr(tau)} given; a prox step tau = alpha * beta must be finite and >= 0"
+            )
         # rho is often a rounded reciprocal: the margin rejects a product that should be 1 but is rounded below it.
         if tau * self.rho >= 1 - 1e-12:
             raise RegularizerError(
@@ -141,4 +143,4 @@ def check_parameter(owner: Regularizer, name: str, *, above: float = -inf, at_le
     value = getattr(owner, name)
     if not (is_number(value) and isfinite(value) and value > above and value >= at_least):
         bound = f" > {above:g}" if above > -inf else f" >= {at_least:g}" if at_least > -inf else ""
-        raise RegularizerError(name, f"{value!r} given; {type(owner).__name__} needs a finite {name}{bound}")
+        raise RegularizerError(name, f"{short_repr(value)} given; {type(owner).__name__} needs a finite {name}{bound}")

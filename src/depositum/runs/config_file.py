@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from depositum import data, models
 from depositum.algorithms import ALGORITHMS
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, listing, nearest, short_repr
 from depositum.registry import Registry
 from depositum.runs.config import Config
 from depositum.runs.method_overrides import for_method
@@ -81,7 +81,9 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
-        raise ConfigError("--set", f"{override!r} given; it must be section.key=value, as in algorithm.alpha=0.1")
+        raise ConfigError(
+            "--set", f"{short_repr(override)} given; it must be section.key=value, as in algorithm.alpha=0.1"
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from depositum.algorithms import ALGORITHMS, Algorithm
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, listing, nearest, short_repr
 
 TRAITS = ("smooth", "convex", "server")
 
@@ -48,7 +48,7 @@ def for_method(table: dict[str, Any], sections: Sections, method: str | None = N
 def _check(overrides: Any, sections: Sections) -> None:
     """Refuse what no method could use, also for methods that are not run."""
     if not isinstance(overrides, dict):
-        raise ConfigError("override", f"{overrides!r} given; it must be tables [override.METHOD.SECTION]")
+        raise ConfigError("override", f"{short_repr(overrides)} given; it must be tables [override.METHOD.SECTION]")
     allowed = [*TRAITS, *ALGORITHMS]
     for key, override in overrides.items():
         if key not in allowed:
@@ -56,7 +56,9 @@ def _check(overrides: Any, sections: Sections) -> None:
                 f"override.{key}", f"is not a method, nor one of {listing(TRAITS)}{nearest(key, allowed)}"
             )
         if not isinstance(override, dict):
-            raise ConfigError(f"override.{key}", f"{override!r} given; it must be tables [override.{key}.SECTION]")
+            raise ConfigError(
+                f"override.{key}", f"{short_repr(override)} given; it must be tables [override.{key}.SECTION]"
+            )
         for section, values in override.items():
             if section not in sections:
                 raise ConfigError(
@@ -64,7 +66,7 @@ def _check(overrides: Any, sections: Sections) -> None:
                     f"unknown section; it can be {listing(sections)}{nearest(section, sections)}",
                 )
             if not isinstance(values, dict):
-                raise ConfigError(f"override.{key}.{section}", f"{values!r} given; it must be a table")
+                raise ConfigError(f"override.{key}.{section}", f"{short_repr(values)} given; it must be a table")
             if section == "algorithm" and "name" in values:
                 raise ConfigError(f"override.{key}.algorithm.name", "unknown key; the table's name is the method's")
             if section != "algorithm":

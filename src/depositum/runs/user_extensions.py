@@ -11,7 +11,7 @@ from torch import Tensor
 
 from depositum.algorithms import ALGORITHMS, Algorithm, differing_parameters
 from depositum.engines import Simulator
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.problem.compatibility import attribute_errors, describe
 from depositum.regularizers import REGULARIZERS, Regularizer
 from depositum.user_code import import_user_object
@@ -38,7 +38,7 @@ def register_method(name: str, base: Path, key: str = "algorithm.name") -> None:
     kind = import_user_object(name, key, "method", base)
     fits = isinstance(kind, type) and issubclass(kind, Algorithm) and is_dataclass(kind)
     if not fits:
-        raise ConfigError(key, f"{name!r} is not a method: it must be a dataclass that extends Algorithm")
+        raise ConfigError(key, f"{short_repr(name)} is not a method: it must be a dataclass that extends Algorithm")
     _check_complete(name, kind, key, ("name", "about"))
     ALGORITHMS.register(name)(kind)
 
@@ -47,7 +47,7 @@ def _register_regularizer(name: str, base: Path) -> None:
     key = "problem.regularizer"
     kind = import_user_object(name, key, "regularizer", base)
     if not (isinstance(kind, type) and issubclass(kind, Regularizer)):
-        raise ConfigError(key, f"{name!r} is not a regularizer: it must be a class that extends Regularizer")
+        raise ConfigError(key, f"{short_repr(name)} is not a regularizer: it must be a class that extends Regularizer")
     _check_complete(name, kind, key)
     REGULARIZERS.register(name)(kind)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from math import isfinite
 
-from depositum.errors import ConfigError, is_number
+from depositum.errors import ConfigError, is_number, short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class Setting:
         for field in fields(self):
             value = getattr(self, field.name)
             if not is_number(value):
-                raise ConfigError(field.name, f"{value!r} given; it must be a number")
+                raise ConfigError(field.name, f"{short_repr(value)} given; it must be a number")
             allowed, fits = self._range(field.name, value)
             if not (isfinite(value) and fits):
-                raise ConfigError(field.name, f"{value!r} given; it must be {allowed}")
+                raise ConfigError(field.name, f"{short_repr(value)} given; it must be {allowed}")
 
     @staticmethod
     def _range(name: str, value: float) -> tuple[str, bool]:
