@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depositum.algorithms import Algorithm, Depositum, algorithm
     from depositum.channels import Channel
-    from depositum.engines import Callback
+    from depositum.engines import Callback, EarlyStopping
     from depositum.engines.distributed import ProcessSettings
     from depositum.errors import (
         ConfigError,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Zero,
     )
     from depositum.report.tensorboard import TensorBoard
+    from depositum.runs.keep_best import KeepBest
 
     __version__: str
 
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "depositum.algorithms": "Algorithm Depositum algorithm",
     "depositum.channels": "Channel",
-    "depositum.engines": "Callback",
+    "depositum.engines": "Callback EarlyStopping",
     "depositum.engines.distributed": "ProcessSettings",
     "depositum.errors": (
         "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
@@ -86,6 +87,7 @@ _NAMES = {
         "Simplex SquaredL2 Zero"
     ),
     "depositum.report.tensorboard": "TensorBoard",
+    "depositum.runs.keep_best": "KeepBest",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -102,10 +104,12 @@ __all__ = [
     "Depositum",
     "DepositumError",
     "DivergedError",
+    "EarlyStopping",
     "ElasticNet",
     "FitResult",
     "GroupError",
     "GroupLasso",
+    "KeepBest",
     "L1Ball",
     "L2Ball",
     "L2Norm",

@@ -1,6 +1,7 @@
 """Who holds which rows, what `mix` is, and the loop."""
 
 from depositum.engines.assemble import make_engine
+from depositum.engines.early_stopping import Criterion, EarlyStopping, Mode
 from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.loop import Callback, Loop
 from depositum.engines.monitor import Divergence, Monitor
@@ -10,10 +11,13 @@ from depositum.engines.snapshot import Snapshot, average
 __all__ = [
     "Callback",
     "Costs",
+    "Criterion",
     "Divergence",
+    "EarlyStopping",
     "Engine",
     "EngineSettings",
     "Loop",
+    "Mode",
     "Monitor",
     "Simulator",
     "Snapshot",

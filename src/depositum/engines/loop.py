@@ -5,6 +5,7 @@ Everything that is not the method happens in a callback: writing files, progress
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +15,18 @@ from depositum.engines.engine import Costs, Engine, restricted
 from depositum.engines.monitor import Divergence
 from depositum.engines.snapshot import Snapshot
 from depositum.errors import ConfigError
-from depositum.metrics import Evaluations, History, MetricSettings, as_records, cheap, costly
+from depositum.metrics import (
+    Average,
+    Evaluations,
+    History,
+    MetricSettings,
+    as_records,
+    averaged,
+    cheap,
+    costly,
+    dry_run,
+    evaluate_functions,
+)
 
 #: Iterations after which progress is shown, at the latest.
 LONGEST_STRETCH = 256
@@ -23,8 +35,12 @@ LONGEST_STRETCH = 256
 class Callback:
     """Called at the moments of a run; override what is needed.
 
-    Trials are known by their labels: in a run of one configuration, their seeds.
+    Trials are known by their labels: in a run of one configuration, their seeds. docs/callbacks.md describes what can
+    be read at each moment.
     """
+
+    def check(self, engine: Engine, metrics: MetricSettings) -> None:
+        """Before anything is computed or written: raise a `ConfigError` if the callback cannot be used in this run."""
 
     def on_start(self, loop: "Loop") -> None:
         """Before the first iteration (or the first after a resumption)."""
@@ -39,7 +55,7 @@ class Callback:
         """After some iterations, as many as are run at once."""
 
     def on_evaluation(self, loop: "Loop", records: list[dict[str, object]]) -> None:
-        """After an evaluation, with one record per trial."""
+        """After an evaluation, with one record per trial; `loop.average` has the averaged models."""
 
     def on_trace(self, loop: "Loop", errors: list[tuple[int, int, float]]) -> None:
         """With (label, iteration, consensus error) of the iterations since the last call."""
@@ -59,8 +75,19 @@ class Loop:
 
     Among processes every rank runs its own loop, with the same numbers: they meet at evaluations and checkpoints.
 
+    Attributes
+    ----------
+    average
+        The averaged model of each trial at the last evaluation (`Average`); not set where measures are not shared.
+    stop_requested
+        Set it to stop the loop before the next iteration; among processes, at the next evaluation or checkpoint.
+    stop_reason
+        Why the run has ended before its last iteration, if a callback called `stop`.
+
     Parameters
     ----------
+    folder
+        The run's folder, if it has one and this process writes to it.
     snapshot
         Where to resume; without one the run begins.
     history
@@ -79,6 +106,7 @@ class Loop:
         callbacks: Sequence[Callback] = (),
         snapshot: Snapshot | None = None,
         history: History | None = None,
+        folder: Path | None = None,
     ) -> None:
         for key, value, least in (("steps", steps, 0), ("checkpoint_every", checkpoint_every, 1)):
             if value < least:
@@ -87,13 +115,25 @@ class Loop:
         self.steps = steps
         self.evaluations, self.checkpoint_every = Evaluations(evaluate_every, evaluate_from), checkpoint_every
         self.metrics = metrics or MetricSettings()
-        self._smoothness = self.metrics.smoothness_of(engine.oracle)
         self.callbacks = list(callbacks)
+        self._check()
+        self._smoothness = self.metrics.smoothness_of(engine.oracle)
         self.history = history or History()
+        self.folder = folder
+        self.average: Average
         self.stop_requested = False
+        self.stop_reason = ""
         self._resume = snapshot
         self._began = time.perf_counter()
         self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
+
+    def _check(self) -> None:
+        """Refuse callbacks that do not fit the run, and user-defined measures that fail."""
+        for callback in self.callbacks:
+            callback.check(self.engine, self.metrics)
+        for name in self.metrics.functions if self.engine.sharing == "none" else ():
+            raise ConfigError(f"functions.{name}", "given, but with evaluate = 'none' processes share no measures")
+        dry_run(self.metrics.functions, self.engine.oracle, self.engine.reduction)
 
     @property
     def t(self) -> int:
@@ -103,6 +143,10 @@ class Loop:
     def seconds(self) -> float:
         """Wall time of the run, earlier sessions included."""
         return self._seconds_before + time.perf_counter() - self._began
+
+    def stop(self, reason: str) -> None:
+        """Stop the loop, as `stop_requested` does, because the run has reached its end: `reason` is for the user."""
+        self.stop_requested, self.stop_reason = True, reason
 
     def run(self, until: int | None = None) -> Snapshot:
         """Run to the end, to iteration `until`, or until `stop_requested`; return the last snapshot."""
@@ -221,21 +265,29 @@ class Loop:
     def _measure(self, alphas: list[float | None]) -> list[dict[str, float]]:
         """The measures that are due, as plain numbers by name, for each trial."""
         engine, last = self.engine, self.t == self.steps
-        values: dict[str, Tensor] = {}
-        if engine.sharing != "none":
-            train = self.metrics.train_at(self.t, last, self.evaluations)
-            values = cheap(engine.state, engine.oracle, train, engine.reduction)
-            if self.metrics.costly_at(self.t, last, self.evaluations):
-                values |= costly(
-                    engine.state,
-                    engine.oracle,
-                    self._alpha_of_rows(alphas),
-                    [self._smoothness[label] for label in engine.problem.labels if self._smoothness],
-                    engine.algorithms[0].estimate,
-                    engine.reduction,
-                    engine.sharing,
-                )
-        return as_records(values, len(alphas))
+        if engine.sharing == "none":
+            return [{} for _ in alphas]
+        train = self.metrics.train_at(self.t, last, self.evaluations)
+        self.average = averaged(engine.state, engine.oracle, engine.reduction)
+        values = cheap(engine.state, engine.oracle, train, engine.reduction, self.average)
+        if self.metrics.costly_at(self.t, last, self.evaluations):
+            values |= costly(
+                engine.state,
+                engine.oracle,
+                self._alpha_of_rows(alphas),
+                [self._smoothness[label] for label in engine.problem.labels if self._smoothness],
+                engine.algorithms[0].estimate,
+                engine.reduction,
+                engine.sharing,
+            )
+        functions = self.metrics.functions
+        if functions:
+            values |= evaluate_functions(functions, self.average, engine.oracle, engine.reduction)
+        # A user-defined measure that is not defined here is left out, as any measure that is not evaluated.
+        return [
+            {name: value for name, value in record.items() if name not in functions or value == value}
+            for record in as_records(values, len(alphas))
+        ]
 
     def _alphas(self) -> list[float | None]:
         """The α of G^α of each trial: the configured one, the method's, or the default for a method that has none.

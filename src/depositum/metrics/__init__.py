@@ -1,15 +1,18 @@
 """The paper's measures: what each is, and when it is recorded."""
 
 from depositum.metrics.ended_worse import ended_worse
-from depositum.metrics.history import COLUMNS, COSTS, History
+from depositum.metrics.functions import MetricFunction, dry_run, evaluate_functions
+from depositum.metrics.history import COLUMNS, COSTS, History, user_columns
 from depositum.metrics.measures import (
     CHEAP,
     COSTLY,
     OVERALL,
     PERPLEXITY,
     TRAINING,
+    Average,
     Sharing,
     as_records,
+    averaged,
     cheap,
     costly,
     mean_buffers,
@@ -30,18 +33,24 @@ __all__ = [
     "PERPLEXITY",
     "SINGLE_PROCESS",
     "TRAINING",
+    "Average",
     "Evaluations",
     "History",
+    "MetricFunction",
     "MetricSettings",
     "Reduction",
     "Sharing",
     "SingleProcess",
     "as_records",
+    "averaged",
     "cheap",
     "costly",
+    "dry_run",
     "ended_worse",
+    "evaluate_functions",
     "mean_buffers",
     "mean_row",
     "proximal_gradient_mapping",
+    "user_columns",
     "with_perplexities",
 ]

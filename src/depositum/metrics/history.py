@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from depositum.metrics.measures import CHEAP, COSTLY
+from depositum.metrics.measures import CHEAP, COSTLY, PERPLEXITY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,4 +56,14 @@ class History:
         """All records as a table; a measure that was not evaluated is NaN."""
         import pandas as pd
 
-        return pd.DataFrame(self.records, columns=list(COLUMNS))
+        return pd.DataFrame(self.records, columns=[*COLUMNS, *user_columns(self.records)])
+
+
+def user_columns(records: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    """The names of user-defined measures in records, in order.
+
+    >>> user_columns([{"seed": 0, "trial": 0, "f1": 0.5, "perplexity:overall": 9.0}])
+    ('f1',)
+    """
+    names = dict.fromkeys(name for record in records for name in record)
+    return tuple(n for n in names if n not in COLUMNS and n != "trial" and not n.startswith(PERPLEXITY))

@@ -6,7 +6,7 @@ process. Sums run in float64, so that a squared norm of a million float32 differ
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,13 @@ COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client
 PERPLEXITY, OVERALL = "perplexity:", "overall"
 
 Buffers = dict[str, Tensor]
+
+
+class Average(NamedTuple):
+    """The averaged model of each trial: x̄ `[S, d]`, and its buffers, each `[S, ...]`."""
+
+    x: Tensor
+    buffers: Buffers
 
 
 def as_records(values: dict[str, Tensor], trials: int) -> list[dict[str, float]]:
@@ -68,15 +75,31 @@ def mean_buffers(buffers: Buffers, trials: int, n: int, reduction: Reduction = S
     return out
 
 
-def cheap(state: State, oracle: Oracle, train: bool = True, reduction: Reduction = SINGLE_PROCESS) -> dict[str, Tensor]:
+def averaged(state: State, oracle: Oracle, reduction: Reduction = SINGLE_PROCESS) -> Average:
+    """The averaged model of each trial, the same on every process."""
+    trials, n = oracle.trials, oracle.problem.n
+    return Average(mean_row(state.x, trials, n, reduction), mean_buffers(oracle.buffers, trials, n, reduction))
+
+
+def cheap(
+    state: State,
+    oracle: Oracle,
+    train: bool = True,
+    reduction: Reduction = SINGLE_PROCESS,
+    average: Average | None = None,
+) -> dict[str, Tensor]:
     """Loss, objective and accuracy of the averaged model; consensus errors; sparsity.
 
-    Without `train`, nothing that reads the training data.
+    Parameters
+    ----------
+    train
+        Whether to measure what reads the training data.
+    average
+        The averaged models of the state, where they are known already.
     """
     trials, problem, n, x = oracle.trials, oracle.problem, oracle.problem.n, state.x
     y: Tensor | None = getattr(state, "y", None)
-    mean = mean_row(x, trials, n, reduction)
-    buffers = mean_buffers(oracle.buffers, trials, n, reduction)
+    mean, buffers = average or averaged(state, oracle, reduction)
     # What this process contributes to each measure; all of them meet in one sum.
     own = {"train_loss": oracle.evaluate(mean, buffers, "train")[0]} if train else {}
     if oracle.test is not None:

@@ -1,9 +1,12 @@
 """When measures are evaluated, and which of the costly ones."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from depositum.errors import ConfigError, is_integer, is_number
+from depositum.metrics.functions import MetricFunction, check_functions
+from depositum.metrics.history import COLUMNS
 from depositum.problem import Oracle, constants
 
 #: Why L cannot be measured by one of several processes.
@@ -60,12 +63,20 @@ class MetricSettings:
     train_every
         Iterations between evaluations of the training loss, which reads all the training data; None is at every
         evaluation, 0 never.
+    functions
+        User-defined measures by name: functions of (outputs, targets), each `[N, ...]` on the host, that return one
+        number. They are evaluated at every evaluation, for the averaged model on all test samples (without test data,
+        on all training samples).
+
+    >>> MetricSettings(functions={"error": lambda outputs, targets: (outputs - targets).abs().mean()}).functions.keys()
+    dict_keys(['error'])
     """
 
     costly_every: int = 0
     alpha: float | None = None
     smoothness: float | Literal["measure"] | None = None
     train_every: int | None = None
+    functions: Mapping[str, MetricFunction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, every in self._strides:
@@ -76,6 +87,7 @@ class MetricSettings:
                 continue
             if isinstance(value, str) or not (is_number(value) and value > 0):
                 raise ConfigError(key, f"{value!r} given; it must be a number > 0{other}")
+        check_functions(self.functions, (*COLUMNS, "trial"))
 
     @property
     def _strides(self) -> list[tuple[str, int]]:

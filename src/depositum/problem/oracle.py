@@ -233,6 +233,45 @@ class Oracle:
         each = {f"test_loss:{name}": by_category[:, k] for k, name in enumerate(self.categories)}
         return {"test_loss": loss, "test_accuracy": accuracy, **each}
 
+    def evaluate_rows(self, x: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor]:
+        """Mean loss and accuracy of each row's model on that row's own samples, each `[rows]` in float64.
+
+        Whatever the weighting, all samples of a client count the same. Accuracy is NaN if the loss does not define it.
+        """
+        loss, correct = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
+        for row in range(self.rows):
+            model, own = x[row : row + 1], {k: b[row : row + 1] for k, b in buffers.items()}
+            for chunk in torch.split(self.samples_of(row), self._samples_per_evaluation):
+                values, answers = self.model.evaluate(model, self.inputs[chunk], self.targets[chunk], own)
+                loss[row] += values.sum(dtype=torch.float64)
+                correct[row] += float("nan") if answers is None else answers.sum()
+        return loss / self.terms, correct / self.terms
+
+    def outputs(
+        self, x: Tensor, buffers: Buffers, split: Literal["train", "test"], indices: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs of one model `[d]` on these training or test samples, and their targets, `[N, ...]` on the host."""
+        inputs, targets = (self.inputs, self.targets) if split == "train" else self._test_data()
+        chunks = torch.split(indices, self._samples_per_evaluation)
+        parts = [self.model.outputs(x, inputs[chunk], buffers).cpu() for chunk in chunks]
+        return torch.cat(parts), targets[indices].cpu()
+
+    def samples_of(self, row: int) -> Tensor:
+        """The indices of a row's training samples, `[N_i]`."""
+        first = int(self.offsets[row])
+        return self.table[first : first + int(self.sizes[row])]
+
+    def test_samples_of(self, trial: int) -> Tensor:
+        """The indices of the test samples that a trial is evaluated on, `[N]`."""
+        if self.test_indices is not None:
+            return self.test_indices[trial]
+        return torch.arange(len(self._test_data()[1]), device=self.device)
+
+    @property
+    def _samples_per_evaluation(self) -> int:
+        """Samples of which one model is evaluated at once."""
+        return 2 * self.samples_per_pass
+
     def average_buffers(self) -> Buffers:
         """Each trial's buffers averaged over its clients, `[S, ...]`, for evaluating the averaged model."""
         return {name: mean_buffer(buffer, self.trials) for name, buffer in self.buffers.items()}

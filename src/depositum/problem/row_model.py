@@ -139,6 +139,13 @@ class RowModel:
                 values, correct = torch.stack([p[0] for p in pairs]), torch.stack([p[1] for p in pairs])
         return values, correct if self.loss.correct else None
 
+    def outputs(self, row: Tensor, inputs: Tensor, buffers: Buffers) -> Tensor:
+        """The outputs `[B, ...]` of one model `[d]` with its buffers on inputs `[B, ...]`, in evaluation mode."""
+        self.model.eval()
+        buffers = {k: b.clone() for k, b in buffers.items()}  # a model may write to them even in evaluation mode
+        with torch.no_grad(), forward_backward(self.precision):
+            return self._forward(self._parameters(row), buffers, inputs)
+
     # Preparation
 
     def check(self, row: Tensor, inputs: Tensor, targets: Tensor, buffers: Buffers) -> None:
