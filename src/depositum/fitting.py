@@ -221,7 +221,7 @@ def _build_problem(
     communicator: Communicator | None, model: nn.Module, clients: Sequence[Pair] | Pair, **settings: Any
 ) -> Problem:
     if communicator is None:
-        return from_client_data(model, clients, **settings)  # type: ignore[arg-type]
+        return from_client_data(model, clients, **settings)
     return problem_from_local_clients(communicator, model, clients, settings)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from depositum.data import from_clients, load, partition
+from depositum.data import load, partition
 from depositum.errors import DataError
 from tests.support.small_runs import cli, write_config
 
@@ -244,37 +244,16 @@ def test_empty_folders_and_other_file_types_are_rejected(tmp_path):
     with pytest.raises(DataError, match=r"empty: no \.npz file in this folder"):
         load(tmp_path / "empty")
     (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(
-        DataError, match=r"data\.csv: a dataset is a \.npz file.*; convert the file to \.npz: docs/data\.md$"
-    ):
+    with pytest.raises(DataError, match=r"data\.csv: a dataset is a \.npz file.*; for a table, use { table = {"):
         load(tmp_path / "data.csv")
+    (tmp_path / "data.mat").write_text("1,2")
+    with pytest.raises(DataError, match=r"data\.mat: .*; convert the file to \.npz: docs/data\.md$"):
+        load(tmp_path / "data.mat")
     (tmp_path / "data.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"data\.jsonl: a dataset is .*; for text, use { instructions = … }$"):
         load(tmp_path / "data.jsonl")
-    with pytest.raises(DataError, match=r"data\.csv: .*convert the file to \.npz"):  # given as a name
+    with pytest.raises(DataError, match=r"data\.csv: .*; for a table, use"):  # given as a name
         load("data.csv", base=tmp_path)
-
-
-@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray, np.ndarray.tolist])
-def test_clients_in_memory_keep_their_rows(kind):
-    """Fails if pairs are reordered or mixed, or if `dtype` is ignored: 0.1 has another value in float32."""
-    first, second = xy(4, seed=1), xy(3, seed=2)
-    pairs = [(kind(part["x"]), kind(part["y"])) for part in (first, second)]
-    data = from_clients(pairs, test=pairs[1], dtype=torch.float64)
-    assert np.array_equal(data.train.inputs.numpy(), np.concatenate([first["x"], second["x"]]))
-    assert np.array_equal(data.test.inputs.numpy(), second["x"])
-    assert [part.tolist() for part in data.clients] == [[0, 1, 2, 3], [4, 5, 6]]
-    assert data.classes == 3
-
-
-def test_arrays_in_memory_are_validated_too():
-    good = (np.zeros((2, 2)), [0, 1])
-    with pytest.raises(DataError, match="client 1: x has a value that is not finite, first in row 1"):
-        from_clients([good, (np.array([[0, 0], [0, np.nan]]), [0, 1])])
-    with pytest.raises(DataError, match="test: x has samples of shape"):
-        from_clients([good], test=(np.zeros((2, 3)), [0, 1]))
-    with pytest.raises(DataError, match="the list is empty"):
-        from_clients([])
 
 
 # Labels, and files that a run does not use
@@ -325,7 +304,8 @@ def test_a_warning_about_images_with_channels_last(tmp_path):
     [
         ("texts", 'contains text files; use { instructions = "texts/{client}.jsonl" }'),
         ("texts/{client}.jsonl", "for text, use { instructions = … }"),
-        ("texts/{client}.csv", "convert the file to .npz: docs/data.md"),
+        ("texts/{client}.csv", "for a table, use { table = { path = …, target = … } }"),
+        ("texts/{client}.txt", "convert the file to .npz: docs/data.md"),
     ],
 )
 def test_errors_for_other_file_types_name_the_alternative(tmp_path, given, expected):

@@ -4,6 +4,7 @@
 """
 
 from depositum.data.client_files import CLIENT_PLACEHOLDER, client_file, shared_test_file, unused_file
+from depositum.data.clients_in_memory import from_clients
 from depositum.data.dataset import Dataset, Indices, Samples, hold_out
 from depositum.data.datasets import DATASETS
 from depositum.data.downloads import PUBLISHED, DownloadStatus, data_folder, fetch, status
@@ -17,7 +18,7 @@ from depositum.data.loading import (
     needs_tokenizer,
 )
 from depositum.data.partitions import PARTITIONS, draw_partition, heterogeneity, partition
-from depositum.data.user_arrays import check_labels, from_clients, observed_labels, with_integer_labels
+from depositum.data.user_arrays import check_labels, observed_labels, with_integer_labels
 
 __all__ = [
     "CLIENT_PLACEHOLDER",

@@ -59,6 +59,9 @@ class Dataset:
     test: Samples | None = None
     classes: int | None = None  #: number of classes; None for regression
     clients: tuple[Indices, ...] | None = None  #: each client's training samples, if the data defines them
+    class_names: tuple[str, ...] = ()  #: the class of each label, if the data has names instead of numbers
+    feature_names: tuple[str, ...] = ()  #: what each input is, if the data is a table
+    client_names: tuple[str, ...] = ()  #: what the data calls each of `clients`
     #: If every seed has its own split: maps a seed to its indices into `train` and into `test`.
     split: Callable[[int], tuple[Indices, Indices]] | None = None
 
@@ -109,6 +112,16 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         new_index[remaining] = np.arange(len(remaining))
         clients = tuple(new_index[part][new_index[part] >= 0] for part in clients)
     return replace(dataset, train=dataset.train.take(remaining), test=dataset.train.take(held_out), clients=clients)
+
+
+def with_test_share(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """The dataset with `share` of its samples as test data (see `hold_out`); every client must keep at least one."""
+    out = hold_out(dataset, share, seed)
+    for i, part in enumerate(out.clients or ()):
+        if not len(part):
+            name = f" ({dataset.client_names[i]!r})" if dataset.client_names else ""
+            raise DataError(f"{dataset.name}: client {i}{name} keeps no sample if {share:g} of all are test data")
+    return out
 
 
 def _stratified_sample(dataset: Dataset, share: float, rng: np.random.Generator) -> Indices:

@@ -75,7 +75,8 @@ def for_one_file(spec: Spec, file: str) -> str | dict[str, Any]:
 def explicit_test_file(spec: Spec) -> str | None:
     """The test data's path that the user gave as an argument of the dataset."""
     arguments = _file_arguments(spec) or {}
-    return next((arguments[name] for name in _path_arguments(spec)[1:] if arguments.get(name)), None)
+    given = [arguments.get(name) for name in _path_arguments(spec)[1:]]
+    return next((path for path in given if isinstance(path, str) and path), None)
 
 
 def arguments_without_paths(spec: Spec) -> dict[str, Any]:

@@ -1,24 +1,27 @@
-"""The user's own data: arrays in `.npz` files or in memory, validated before anything is trained on them.
+"""The user's arrays in `.npz` files, validated before anything is trained on them.
 
 Pickles are never loaded: a file that contains one is rejected.
 """
 
+import os
 import warnings
 import zipfile
-import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from depositum.data.bounded_reading import check_unpacked_size, is_regular, open_regular_file
 from depositum.data.client_files import CLIENT_PLACEHOLDER, client_files, shared_test_file
 from depositum.data.dataset import Dataset, Indices, Samples, pixels_to_floats
-from depositum.errors import DataError, listing, nearest
+from depositum.errors import DataError, listing, nearest, short_repr
 
 
 @dataclass(frozen=True)
@@ -37,29 +40,6 @@ def load_arrays(name: str, path: Path, clients: int | None = None) -> Dataset:
         return _load_file(name, path)
     files, test = client_files(path, clients), shared_test_file(path)
     return _concatenate(name, [_read_pair(file) for file in files], _read_pair(test) if test else None, owned=True)
-
-
-def from_clients(
-    clients: Sequence[tuple[Any, Any]],
-    test: tuple[Any, Any] | None = None,
-    name: str = "user data",
-    dtype: torch.dtype = torch.float32,
-) -> Dataset:
-    """A dataset from one (x, y) pair of arrays or tensors per client; `Dataset.clients` keeps track of the owners.
-
-    `dtype` is the type of the inputs, and of regression targets.
-
-    >>> data = from_clients([(np.zeros((3, 2)), [0, 1, 0]), (np.ones((1, 2)), [1])])
-    >>> data.classes, [part.tolist() for part in data.clients]
-    (2, [[0, 1, 2], [3]])
-    """
-    pairs = [
-        _Arrays(_as_array(x), _as_array(y), f"client {i}: x", f"client {i}: y") for i, (x, y) in enumerate(clients)
-    ]
-    if not pairs:
-        raise DataError("clients: the list is empty; it must contain one (x, y) pair per client")
-    test_pair = _Arrays(_as_array(test[0]), _as_array(test[1]), "test: x", "test: y") if test else None
-    return _concatenate(name, pairs, test_pair, owned=True, dtype=dtype)
 
 
 def with_integer_labels(dataset: Dataset) -> Dataset:
@@ -97,13 +77,17 @@ def check_path(path: Path, clients: int | None = None) -> None:
     if CLIENT_PLACEHOLDER not in str(path):
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
-        if path.is_file():
-            if path.suffix != ".npz":
+        if not path.is_dir():
+            if not is_regular(path) or path.suffix != ".npz":
                 raise _not_arrays(path)
             return
         if next(path.glob("*.jsonl*"), None) is not None and next(path.glob("*.npz"), None) is None:
             pattern = f"{path.name}/{CLIENT_PLACEHOLDER}.jsonl"
             raise DataError(f'{path}: contains text files; use {{ instructions = "{pattern}" }}')
+        if next(path.glob("*.npz"), None) is None:
+            for ending, use in ((".csv", "table"), (".csv.gz", "table"), (".parquet", "table")):
+                if next(path.glob(f"*{ending}"), None) is not None:
+                    raise DataError(f"{path}: contains {ending} files; use {{ {use} = {{ path = …, target = … }} }}")
     elif path.suffix != ".npz":
         raise _not_arrays(path)
     client_files(path, clients)
@@ -111,8 +95,12 @@ def check_path(path: Path, clients: int | None = None) -> None:
 
 def _not_arrays(path: Path) -> DataError:
     allowed = f"a dataset is a .npz file, a folder of them, or a pattern with {CLIENT_PLACEHOLDER} in it"
-    is_text = path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz")
-    advice = "for text, use { instructions = … }" if is_text else "convert the file to .npz: docs/data.md"
+    if path.name.endswith((".csv", ".csv.gz", ".parquet")):
+        advice = "for a table, use { table = { path = …, target = … } }"
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        advice = "for text, use { instructions = … }"
+    else:
+        advice = "convert the file to .npz: docs/data.md"
     return DataError(f"{path}: {allowed}; {advice}")
 
 
@@ -138,35 +126,69 @@ def _read_pair(path: Path) -> _Arrays:
 
 def _read(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """The arrays of a `.npz` file, which must have these names and contain no pickle."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
+    with open_regular_file(path) as file:
+        packed = os.fstat(file.fileno()).st_size
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
             raise DataError(f"{path}: contains a single array; save x and y in one file with np.savez")
-        with file:
-            _check_names(path, file.files, required, optional)
-            arrays = {name: file[name] for name in file.files}
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise ValueError("a member of the archive that is not an array is returned as bytes")
-        return arrays
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError) as error:
-        # What NumPy and zipfile raise for a file that is truncated, damaged, encrypted or of another format.
-        if "Object arrays" in str(error):
-            raise DataError(
-                f"{path}: contains Python objects (a pickle), which are never loaded; save numbers"
-            ) from None
-        reason = getattr(error, "strerror", None)
-        problem = f"cannot be read ({reason})" if reason else "is damaged or not a .npz file"
-        raise DataError(f"{path}: {problem}") from None
+        with _damage_reported(path), zipfile.ZipFile(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            _check_names(path, list(members), required, optional)
+            out = {}
+            for name, info in members.items():
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("not what NumPy writes, and decoders of other formats may need any memory")
+                with archive.open(info) as member:
+                    _check_header(f"{path}: {name}", member, info.file_size, packed)
+                with archive.open(info) as member:
+                    out[name] = np.lib.format.read_array(member, allow_pickle=False)
+                    if member.read(1):  # reading to the end also verifies the checksum
+                        raise ValueError("bytes after the array")
+            return out
+
+
+def _check_header(name: str, member: IO[bytes], declared: int, packed: int) -> None:
+    """Refuse an array before it is read: a pickle, values that are not numbers, a size other than `declared` bytes."""
+    version = np.lib.format.read_magic(member)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read_header:
+        raise ValueError(f"version {version}, which is for records")
+    shape, _, dtype = read_header[version](member)
+    if dtype.hasobject:
+        raise DataError(f"{name}: contains Python objects (a pickle), which are never loaded; save numbers")
+    if dtype.kind not in "biufcSUM":  # records and bytes of any length, of which even the name can be long
+        raise DataError(f"{name} is not an array of numbers")
+    size = prod(shape) * max(1, dtype.itemsize)
+    check_unpacked_size(name, size, packed, "save it with np.savez, uncompressed")
+    if min(shape, default=0) < 0 or member.tell() + size != declared:
+        raise ValueError("a shape that is not that of the values")
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    """One line for whatever NumPy and zipfile raise for a file that is truncated, damaged or of another format.
+
+    The header of an array is parsed as Python, which can end in a SyntaxError, TokenError or RecursionError, and
+    zipfile has a dozen of its own; so every exception means the same here.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception:
+        raise DataError(f"{path}: is damaged or not a .npz file") from None
 
 
 def _check_names(path: Path, names: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
     allowed = [*required, *optional]
     for name in required:
         if name not in names:
-            raise DataError(f"{path}: no array {name!r}; the file contains {', '.join(map(repr, names)) or 'none'}")
+            raise DataError(
+                f"{path}: no array {name!r}; the file contains {', '.join(map(short_repr, names[:5])) or 'none'}"
+            )
     for name in names:
         if name not in allowed:  # a misspelt `client` would otherwise be ignored silently
-            raise DataError(f"{path}: unknown array {name!r}; it can be {listing(allowed)}{nearest(name, allowed)}")
+            near = nearest(name[:100], allowed)
+            raise DataError(f"{path}: unknown array {short_repr(name)}; it can be {listing(allowed)}{near}")
 
 
 def _concatenate(
@@ -252,7 +274,3 @@ def _samples_of_clients(client: NDArray[Any], samples: int, name: str) -> tuple[
         gap = f" without {missing}" if missing < ids[-1] else ""
         raise DataError(f"{name} goes from {ids[0]} to {ids[-1]}{gap}; n clients are numbered 0 … n−1 without gaps")
     return tuple(np.split(np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]))
-
-
-def _as_array(values: Any) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -1,5 +1,6 @@
 """The problem (model, loss, client data, h and β), and the oracle through which algorithms access it."""
 
+from depositum.problem.lazy_layers import materialized
 from depositum.problem.losses import LOSSES, Loss, as_loss
 from depositum.problem.oracle import Batch, BatchSize, Oracle, mean_buffer
 from depositum.problem.problem import Problem, Trial, Weighting, from_client_data
@@ -15,5 +16,6 @@ __all__ = [
     "Weighting",
     "as_loss",
     "from_client_data",
+    "materialized",
     "mean_buffer",
 ]

@@ -5,18 +5,20 @@ runs on it: the seed, the initial model, and the samples of each client.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from depositum import data
 from depositum.data import Samples
 from depositum.errors import ConfigError, listing, nearest, renamed_keys, short_repr
 from depositum.layout import Layout
+from depositum.problem.lazy_layers import materialized
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.model_copy import copy_to_device
 from depositum.regularizers import Regularizer, Zero
@@ -156,84 +158,40 @@ class Problem:
 
 def from_client_data(
     model: nn.Module,
-    clients: Sequence[tuple[Tensor | np.ndarray, Tensor | np.ndarray]],
+    clients: Any,
     *,
+    by: str | None = None,
+    target: str | None = None,
     seed: int = 0,
     loss: object = None,
-    test: tuple[Tensor | np.ndarray, Tensor | np.ndarray] | None = None,
+    test: Any = None,
     regularizer: Regularizer | None = None,
     beta: float = 0.0,
     weighting: Weighting = "uniform",
 ) -> Problem:
-    """A problem from a user-defined model and one (inputs, targets) pair per client.
+    """A problem from a user-defined model and the clients' data, in any form that `data.from_clients` accepts.
 
-    The parameters of the given model are the common start x_0. The default loss is cross-entropy for integer targets
-    and the squared error for floating-point ones.
+    The parameters of the given model are the common start x_0; those of lazy layers are drawn from the seed. The
+    default loss is cross-entropy for integer targets and the squared error for floating-point ones.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("model", f"a {type(model).__name__} given; it must be a torch.nn.Module")
     if not isinstance(seed, int | np.integer) or not -(1 << 63) <= seed < 1 << 63:
         raise ConfigError("seed", f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")
-    if not isinstance(clients, Iterable):
-        raise ConfigError(
-            "clients", f"{short_repr(clients)} given; it must be a list of (inputs, targets), one per client"
-        )
-    samples = [_samples(pair, f"clients[{i}]") for i, pair in enumerate(clients)]
-    if not samples:
-        raise ConfigError("clients", "no client given; it must be a list of (inputs, targets), one per client")
-    test_samples = _samples(test, "test") if test is not None else None
-    for i, client_samples in enumerate(samples):
-        _check_consistent(client_samples, samples[0], f"clients[{i}]")
-    if test_samples is not None:
-        _check_consistent(test_samples, samples[0], "test")
-    train = Samples(torch.cat([s.inputs for s in samples]), torch.cat([s.targets for s in samples]))
-    ends = np.cumsum([len(s.targets) for s in samples])
-    parts = [np.arange(end - len(s.targets), end) for end, s in zip(ends, samples, strict=True)]
+    dataset = data.from_clients(clients, test, by=by, target=target)
+    assert dataset.clients is not None
     if loss is None:
-        loss = "mse" if train.targets.is_floating_point() else "cross-entropy"
+        loss = "mse" if dataset.train.targets.is_floating_point() else "cross-entropy"
+    model = materialized(model, dataset.train.inputs, seed)
     layout = Layout.of(model)
     start = layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
     return Problem(
         model=copy.deepcopy(model),
         loss=as_loss(loss),  # type: ignore[arg-type]
-        train=train,
-        trials=(Trial(seed, start.clone(), parts),),
-        test=test_samples,
+        train=dataset.train,
+        trials=(Trial(seed, start.clone(), dataset.clients),),
+        test=dataset.test,
         regularizer=regularizer or Zero(),
         beta=beta,
         weighting=weighting,
     )
-
-
-def _samples(pair: tuple[Tensor | np.ndarray, Tensor | np.ndarray], key: str) -> Samples:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ConfigError(key, f"a {type(pair).__name__} given; it must be a pair (inputs, targets)")
-    try:
-        inputs, targets = (torch.as_tensor(part).detach() for part in pair)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(key, f"must be two arrays of numbers: {' '.join(str(error).split())}") from None
-    for name, part in (("inputs", inputs), ("targets", targets)):
-        if part.layout != torch.strided:
-            raise ConfigError(key, f"{name} are sparse ({part.layout}); convert them with .to_dense()")
-    if not (inputs.dim() and targets.dim()):
-        raise ConfigError(key, "must be arrays of samples, not single numbers")
-    if len(inputs) != len(targets):
-        raise ConfigError(key, f"{len(inputs)} inputs but {len(targets)} targets")
-    if len(inputs) == 0:
-        raise ConfigError(key, "has no samples; every client needs at least one")
-    for name, part in (("inputs", inputs), ("targets", targets)):
-        if part.is_floating_point() and not torch.isfinite(part).all():
-            bad = int((~torch.isfinite(part.flatten(1) if part.dim() > 1 else part[:, None])).any(1).nonzero()[0])
-            raise ConfigError(key, f"{name} of sample {bad} are not finite")
-    return Samples(inputs, targets if targets.is_floating_point() else targets.long())
-
-
-def _check_consistent(samples: Samples, first: Samples, key: str) -> None:
-    """Reject samples that differ from the first client's in shape, or in being integers or floating-point."""
-    for name in ("inputs", "targets"):
-        one, other = getattr(samples, name), getattr(first, name)
-        if one.shape[1:] != other.shape[1:]:
-            shapes = f"{tuple(one.shape[1:])} per sample, but those of clients[0] {tuple(other.shape[1:])}"
-            raise ConfigError(key, f"{name} have shape {shapes}")
-        if one.is_floating_point() != other.is_floating_point():
-            raise ConfigError(key, f"{name} are {one.dtype}, but those of clients[0] are {other.dtype}")

@@ -15,7 +15,7 @@ from depositum.engines import Engine, Simulator, make_engine
 from depositum.engines.distributed import Communicator, Placement, absent_part, restrict_data
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
-from depositum.problem import Problem, Trial, as_loss
+from depositum.problem import Problem, Trial, as_loss, materialized
 from depositum.runs.config_keys import config_keys
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.user_extensions import try_method, try_regularizer, user_defined_regularizers
@@ -170,8 +170,9 @@ def _initial_row(spec: ResolvedConfig, dataset: Dataset, seed: int) -> Tensor:
 
 
 def _build_model(spec: ResolvedConfig, dataset: Dataset, seed: int) -> nn.Module:
-    shape = tuple(dataset.train.inputs.shape[1:])
-    return models.build(spec.config.problem.model, shape, _outputs(spec, dataset), seed, spec.base)
+    inputs = dataset.train.inputs
+    model = models.build(spec.config.problem.model, tuple(inputs.shape[1:]), _outputs(spec, dataset), seed, spec.base)
+    return materialized(model, inputs, seed)
 
 
 def _outputs(spec: ResolvedConfig, dataset: Dataset) -> int:

@@ -91,7 +91,7 @@ def problem_from_local_clients(
     """
     with communicator.all_or_none("read the data"):
         pairs = [clients] if _is_pair(clients) else list(clients)
-        own = from_client_data(model, pairs, **settings)  # type: ignore[arg-type]
+        own = from_client_data(model, pairs, **settings)
         facts = _facts(own)
     all_facts = communicator.exchange_values(facts, "read the data")
     with communicator.all_or_none("compare the data"):

@@ -1,0 +1,141 @@
+"""Reading the user's files within bounds: a file that would block, or unpack to more than memory holds, is refused.
+
+Two limits apply, and neither trusts what a file says about itself:
+
+- what is read may take half of the memory that is available when reading starts (`memory_limit`);
+- packed content that is larger than 256 MiB may be at most 100 times as large as the file, because a file beyond that
+  is a mistake or an attack (`check_unpacked_size`).
+"""
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from depositum.errors import DataError
+
+#: Content up to this size may be packed at any ratio.
+HARMLESS_SIZE = 1 << 28
+#: Beyond it, content may be at most this many times as large as the file.
+LARGEST_RATIO = 100
+#: Bytes that are unpacked at once.
+_CHUNK = 1 << 20
+
+
+def memory_limit() -> int:
+    """Bytes that data may take: half of the memory that is available now, to this process and its container."""
+    available = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [1 << 33]
+    available += [*_available_to_machine(), *_available_to_process()]
+    return max(0, min(available)) // 2
+
+
+def check_size(name: str, size: int) -> None:
+    """Refuse content of `size` bytes that does not fit into memory; `name` says whose it is."""
+    limit = memory_limit()
+    if size > limit:
+        problem = f"takes {_format_bytes(size)} of memory, but at most {_format_bytes(limit)} can be used"
+        raise DataError(f"{name}: {problem} (half of what is available)")
+
+
+def check_unpacked_size(name: str, size: int, packed: int, advice: str) -> None:
+    """Refuse packed content that is suspiciously large, or larger than memory; `packed` is the size of the file."""
+    if size > HARMLESS_SIZE and size > LARGEST_RATIO * packed:
+        problem = f"its {_format_bytes(packed)} unpack to {_format_bytes(size)} or more"
+        raise DataError(f"{name}: {problem}; refused, since more than {LARGEST_RATIO} times is unusual; {advice}")
+    check_size(name, size)
+
+
+@contextmanager
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading; a pipe, socket or device, on which reading could block for ever, is refused."""
+    try:
+        # Opening a pipe blocks until it has a writer, unless this flag is set; it does not matter for regular files.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _not_regular(path)
+            yield file
+    except OSError as error:
+        if path.exists() and not is_regular(path):
+            raise _not_regular(path) from None  # a socket cannot even be opened
+        raise DataError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from None
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a path is an ordinary file, or a link to one."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file; that of a `.gz` file is unpacked piece by piece, so that the limits always hold."""
+    with open_regular_file(path) as file:
+        packed = os.fstat(file.fileno()).st_size
+        check_size(str(path), packed)
+        if path.suffix != ".gz":
+            return file.read(packed)
+        pieces, size, unchecked = [], 0, min(memory_limit(), HARMLESS_SIZE)
+        try:
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                while piece := unpacked.read(_CHUNK):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > unchecked:
+                        check_unpacked_size(str(path), size, packed, "unpack the file with gunzip")
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise DataError(f"{path}: is damaged or not a gzip file") from None
+        return b"".join(pieces)
+
+
+def _not_regular(path: Path) -> DataError:
+    kind = "a folder" if path.is_dir() else "a pipe, socket or device"
+    return DataError(f"{path}: is {kind}, not a file")
+
+
+def _available_to_machine() -> list[int]:
+    """What Linux estimates to be available without swapping."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    except OSError:
+        return []
+
+
+def _available_to_process() -> list[int]:
+    """What remains of the limits of this process and of its container, where they are set."""
+    out = []
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = Path("/sys/fs/cgroup/memory.stat").read_text().split()
+        out.append(limit - int(used[used.index("anon") + 1]))
+    except (OSError, ValueError):  # not in a container, or one without a limit ("max")
+        pass
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            out.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
+    except (ImportError, OSError, ValueError):
+        pass
+    return out
+
+
+def _format_bytes(size: int) -> str:
+    """A size in the largest unit that makes it at least one.
+
+    >>> _format_bytes(3 << 30), _format_bytes(700), _format_bytes(10**40)
+    ('3.0 GiB', '700 B', 'more than 1024 PiB')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = next((i for i in range(len(units)) if size < 1 << 10 * (i + 1)), None)
+    if power is None:
+        return "more than 1024 PiB"
+    return f"{size / (1 << 10 * power):.1f} {units[power]}" if power else f"{size} B"
