@@ -19,6 +19,9 @@ def exit_without_cleanup(code: int) -> None:
 
 
 if __name__ == "__main__":
+    if launched():
+        # A lost peer is reported in one line; torch, not yet imported, would add a stack trace to it.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         main()
     except SystemExit as end:

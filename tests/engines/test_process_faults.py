@@ -104,12 +104,12 @@ def test_a_number_of_clients_that_processes_cannot_share_is_rejected_on_every_ra
 
 
 def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line, within the time-out, without a C++ stack trace."""
+    """In one line, within the time-out, without a C++ stack trace; as a lost peer, so that a restart is tried."""
     port = free_port()
     for key, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(key, str(value))
     error = join_without_peers(1.0)
-    assert error.startswith("GroupError: rank 1 of 2 (host ")
+    assert error.startswith("PeerLost: rank 1 of 2 (host ")
     assert f"met no others at 127.0.0.1:{port} within 1 s" in error
     assert "\n" not in error
 
@@ -117,4 +117,5 @@ def test_an_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_process_started_without_torchrun_reports_how_to_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(key, raising=False)
+    assert "WORLD_SIZE is not set" in join_without_peers(1.0)
     assert "torchrun --nproc-per-node" in join_without_peers(1.0)

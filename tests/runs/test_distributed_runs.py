@@ -347,10 +347,10 @@ def test_different_versions_of_the_package_are_rejected(uninterrupted: Path, tmp
 
 
 def test_a_process_without_peers_reports_the_address(uninterrupted: Path, tmp_path: Path) -> None:
-    """In one line, after the time-out, if nothing answers at the address."""
+    """In one line, after the time-out, if nothing answers at the address; 75, since a restart may meet them."""
     settings = ("--set", "processes.timeout=1.0")
     (result,) = launch(run_without_peers, 1, str(uninterrupted / "c.toml"), "--out", str(tmp_path / "out"), *settings)
-    assert result.code == 2
+    assert result.code == 75
     assert result.err.splitlines()[-1].startswith("error: rank 1 of 2 (host ")
     assert "met no others at 127.0.0.1:" in result.err
 

@@ -89,6 +89,9 @@ class ThreadCommunicator(Communicator):
     def leave(self) -> None:
         self.barrier()
 
+    def leave_reason(self, reason: str) -> None:
+        pass
+
 
 def run_threads(size: int, work: Callable[[ThreadCommunicator], T]) -> list[T]:
     """What `work` returns on each of so many threads, which communicate with each other."""

@@ -94,6 +94,10 @@ class Communicator(ABC):
     def leave(self) -> None:
         """End the connection, after the last exchange, once every rank is here."""
 
+    @abstractmethod
+    def leave_reason(self, reason: str) -> None:
+        """Leave word why this process is about to end, for the others to report when they miss it."""
+
     # What every transport has
 
     def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:
