@@ -104,7 +104,7 @@ def test_constant_curves_on_a_logarithmic_axis(tmp_path: Path, figures: list[Fig
 
 def test_sparsity_of_a_model_without_zeros(tmp_path: Path, figures: list[Figure]) -> None:
     """A single run with sparsity 0 has no negative ticks; next to another run it is an ordinary line."""
-    dense, title = history(), "sparsity (fraction of zeros)"
+    dense, title = history(), "sparsity (share of zeros)"
     dense["sparsity"] = 0.0
     draw_curves({"a": dense}, tmp_path / "f.png")
     assert list(panels(figures[0])[title].get_yticks()) == [0]

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from depositum.report.history_tables import comparison_table, format_measure
+from depositum.report.compared_runs import ComparedRun, grouped_by_problem
+from depositum.report.history_tables import RANKING, comparison_table, format_measure
 from depositum.report.progress import ProgressBar, SweepProgress
 from depositum.report.units import format_bytes, format_duration
 from tests.support.small_histories import history
@@ -21,7 +22,8 @@ from tests.support.small_runs import train, write_config
 def rendered(runs: dict[str, pd.DataFrame], width: int = 80) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    console.print(comparison_table(runs, width))
+    compared = [ComparedRun(name, frame) for name, frame in runs.items()]
+    console.print(comparison_table(grouped_by_problem(compared), width))
     return out.getvalue()
 
 
@@ -53,8 +55,29 @@ def test_summary_fits_a_terminal(runs: int, width: int) -> None:
 
 def test_narrow_summaries_are_stacked_with_the_best_first() -> None:
     text = rendered({f"run-{k}": history(scale=k) for k in (1.0, 3.0, 2.0)}, width=40)
-    assert [line.split()[2] for line in text.splitlines() if "run-" in line] == ["run-3.0", "run-2.0", "run-1.0"]
+    assert [line.split()[2] for line in text.splitlines() if line.startswith("┃")] == ["run-3.0", "run-2.0", "run-1.0"]
     assert text.count("test accuracy %") == 3
+
+
+def test_every_table_shows_the_same_number_for_a_measure() -> None:
+    """A ranking showed 0.5 % of zeros as 0.00, under another heading than the table of one run."""
+    frame = history(seeds=1, points=1)
+    frame["sparsity"], frame["consensus_x"], frame["train_loss"] = 0.005, 0.0123456, 0.123456
+    alone, ranked = rendered({"run": frame}), rendered({f"run-{k}": frame for k in range(9)}, width=120)
+    for shown in ("0.50", "1.2e-02", "0.1235"):
+        assert shown in alone
+        assert shown in ranked
+    assert "sparsity %" in alone
+    assert "sparsity\n" not in alone
+    assert "sparsity" in RANKING
+
+
+def test_user_defined_measures_are_shown() -> None:
+    frame = history(seeds=1)
+    frame["f1"] = 0.25
+    text = rendered({"a": frame, "b": history(seeds=1)})
+    (line,) = [line for line in text.splitlines() if "f1" in line]
+    assert line.split()[3:] == ["0.2500", "│", "–", "│"]
 
 
 def test_names_are_not_markup() -> None:
@@ -67,7 +90,7 @@ def test_measures_bytes_and_durations_are_formatted() -> None:
     assert format_measure(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
     assert format_measure(pd.Series([np.nan]), "{:.4f}") == "–"
     assert format_measure(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
-    assert format_measure(pd.Series([1.0, 3.0]), "mean {:.2f}") == "2.00"
+    assert format_measure(pd.Series([1.0, 3.0]), "{:.2f}", spread=False) == "2.00"
     assert format_measure(pd.Series([1e24]), "{:.4f}") == "1.0e+24"
     assert [format_bytes(b) for b in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**5)] == [
         "0 B",

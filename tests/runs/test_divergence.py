@@ -16,7 +16,7 @@ from depositum.runs.checkpoint import CURRENT
 from depositum.runs.folder import read_history
 from tests.support import rank_runs
 from tests.support.rank_processes import launch
-from tests.support.small_runs import KillAt, Killed, LimitedMemory, files, outcome, train, write_config
+from tests.support.small_runs import SIXTH_POWER, KillAt, Killed, LimitedMemory, files, outcome, train, write_config
 
 
 def regression(folder: Path) -> str:
@@ -24,24 +24,6 @@ def regression(folder: Path) -> str:
     x = np.linspace(-1, 1, 12)[:, None]
     np.savez(folder / "line.npz", x=x, y=np.zeros(12))
     return "line.npz"
-
-
-#: One weight that starts at 0.1 or at 1000, depending on the seed; the loss is w⁶/2, which diverges from 1000.
-SIXTH_POWER = """
-import torch
-from torch import nn
-
-class Power(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.where(torch.rand(1) < 0.5, 0.1, 1000.0))
-
-    def forward(self, x):
-        return self.w**3 + 0 * x
-
-def power(shape, classes):
-    return Power()
-"""
 
 
 def all_finite(file: Path) -> bool:

@@ -50,6 +50,23 @@ def never_ready(shape, classes):
     time.sleep(60)
 """
 
+#: One weight that starts at 0.1 or at 1000, depending on the seed; the loss is w⁶/2, which diverges from 1000.
+SIXTH_POWER = """
+import torch
+from torch import nn
+
+class Power(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.where(torch.rand(1) < 0.5, 0.1, 1000.0))
+
+    def forward(self, x):
+        return self.w**3 + 0 * x
+
+def power(shape, classes):
+    return Power()
+"""
+
 
 def write_config(path: Path, **changes: dict[str, Any]) -> Path:
     """Write `SMALL` with some keys of its sections changed, and the module of user-defined models beside it."""

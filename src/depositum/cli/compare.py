@@ -1,23 +1,25 @@
 """`depositum compare`: finished runs side by side, or several methods on one configuration."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 from rich.console import Console
 
 from depositum.algorithms import ALGORITHMS
 from depositum.cli.interrupt import INTERRUPTED, StopOnSignal
 from depositum.cli.options import Force, Overrides, check_figure_file
+from depositum.engines import describe_divergences
 from depositum.errors import ConfigError, RunError, listing, nearest
-from depositum.report.curves import X_AXES, draw_curves
+from depositum.report.compared_runs import ComparedRun, Table, grouped_by_problem
+from depositum.report.curves import X_AXES, draw_comparison
 from depositum.report.history_tables import comparison_table
 from depositum.report.progress import ProgressBar
-from depositum.runs import ResolvedConfig, execute, load
+from depositum.runs import ResolvedConfig, checkpoint, execute, load
 from depositum.runs.config_file import register_extensions_of
-from depositum.runs.folder import read_history
+from depositum.runs.folder import read_history, read_table
 
 
 def command(
@@ -50,19 +52,22 @@ def command(
     With folders, the runs in them, finished or not. With CONFIG.toml, every method is run on it (or resumed) from the
     same seeds, partitions and initial models, with the settings of the file's [override.METHOD] sections; a method that
     diverges is reported, and the others continue. `depositum methods` lists the methods.
+
+    Only runs that solve the same problem are ranked: those with another regularizer, β, loss, model or data, and those
+    that diverged, are set apart. The stepsizes are shown where they differ.
     """
     if against not in X_AXES:
         raise ConfigError("--against", f"{against!r} given; it can be {listing(X_AXES)}{nearest(against, X_AXES)}")
+    reference: Table | None = None
     if len(runs) == 1 and runs[0].suffix == ".toml":
         # All configurations are checked before the first method runs.
-        configs = {
-            name: load(runs[0], overrides or [], name) for name in selected_methods(methods, runs[0], overrides or [])
-        }
+        configs = load_methods(runs[0], methods, overrides or [])
         folder = out or Path("runs") / runs[0].stem
         figure = folder / "compare.png"
         if not any((folder / _folder_name(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure_file(figure, force)  # not written by an earlier call of this command
-        frames = run_methods(configs, folder, base=runs[0].parent)
+        compared = run_methods(configs, folder)
+        reference = own_problem(runs[0], overrides or [])
     else:
         for option, given in (("--methods", methods), ("--set", " ".join(overrides or []))):
             if given:
@@ -70,18 +75,50 @@ def command(
         figure = out or Path("compare.png")
         check_figure_file(figure, force)
         _check_distinct(runs)
-        frames = {name: read_history(path) for name, path in zip(_labels(runs), runs, strict=True)}
-    draw_curves(frames, figure, against=against)
+        compared = [read_run(name, path) for name, path in zip(_labels(runs), runs, strict=True)]
+    groups = grouped_by_problem(compared, reference)
+    draw_comparison(groups, figure, against=against)
     console = Console()
-    console.print(comparison_table(frames, console.width))
+    console.print(comparison_table(groups, console.width))
     typer.echo(f"curves: {figure}")
 
 
-def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path, base: Path) -> dict[str, pd.DataFrame]:
-    """Run (or resume) each method with its configuration in a subfolder of `folder`, and return the histories."""
+def load_methods(config: Path, methods: str | None, overrides: Sequence[str]) -> dict[str, ResolvedConfig]:
+    """The configuration of each method to run, all of them checked.
+
+    If methods were not chosen by name, those that do not support the configuration are left out, and reported.
+    """
+    names = selected_methods(methods, config, overrides)
+    if methods not in (None, "all"):
+        return {name: load(config, overrides, name) for name in names}
+    load(config, overrides)  # what is wrong for the file's own method is an error, not a property of a method
+    out: dict[str, ResolvedConfig] = {}
+    refused: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            out[name] = load(config, overrides, name)
+        except ConfigError as error:
+            refused.setdefault(error.key, []).append(name)
+    for key, left_out in refused.items():
+        typer.echo(f"not run, since they do not support this {key}: {', '.join(left_out)}", err=True)
+    if refused:
+        typer.echo("[override.METHOD] sections change settings for them: docs/methods.md", err=True)
+    return out
+
+
+def own_problem(config: Path, overrides: Sequence[str]) -> Table | None:
+    """The complete table of the file's own method, whose problem the others are compared with; None if it has none."""
+    try:
+        return tomllib.loads(load(config, overrides).dump())
+    except ConfigError:  # a file whose own settings are all in its [override] sections
+        return None
+
+
+def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[ComparedRun]:
+    """Run (or resume) each method with its configuration in a subfolder of `folder`."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
-    frames = {}
+    out = []
     for number, (name, config) in enumerate(configs.items(), start=1):
         typer.echo(f"{number}/{len(configs)} {name}", err=True)
         with StopOnSignal() as stop:
@@ -90,11 +127,24 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path, base: Path)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
             raise typer.Exit(INTERRUPTED)
-        for divergence in result.diverged:
-            typer.echo(f"{name}: {divergence}", err=True)
-        label = name if not result.diverged else f"{name} (diverged)"
-        frames[label] = result.history.frame
-    return frames
+        diverged = describe_divergences(result.diverged, len(config.config.run.seeds))
+        if diverged:
+            typer.echo(f"{name}: {diverged}", err=True)
+        out.append(ComparedRun(name, result.history.frame, tomllib.loads(config.dump()), diverged))
+    return out
+
+
+def read_run(name: str, folder: Path) -> ComparedRun:
+    """A run in a folder, as far as it can be read: its configuration or checkpoint may be missing."""
+    history = read_history(folder)
+    try:
+        latest = checkpoint.read_latest(folder)
+    except RunError as error:
+        typer.echo(f"warning: {error}; whether seeds diverged is not known", err=True)
+        latest = None
+    snapshot = None if latest is None else latest.snapshot
+    diverged = "" if snapshot is None else describe_divergences([*snapshot.diverged.values()], len(snapshot.seeds))
+    return ComparedRun(name, history, read_table(folder), diverged)
 
 
 def _folder_name(method: str) -> str:

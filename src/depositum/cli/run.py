@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from depositum.cli.interrupt import INTERRUPTED, StopOnSignal, StopUnderTorchrun
 from depositum.cli.options import ConfigFile, Overrides
 from depositum.engines import Callback
 from depositum.errors import DivergedError
 from depositum.launch import launched
+from depositum.metrics import ended_worse
+from depositum.report.compared_runs import ComparedRun
 from depositum.report.curves import draw_curves
 from depositum.report.history_tables import summary_table
 from depositum.report.progress import ProgressBar
@@ -81,14 +84,24 @@ def _callbacks(folder: Path, tensorboard: bool) -> list[Callback]:
     return [ProgressBar(), *([TensorBoard(folder / "tensorboard")] if tensorboard else [])]
 
 
+def _seeds(diverged: list[int]) -> str:
+    return f"seed{'s' * (len(diverged) > 1)} {', '.join(map(str, diverged))} diverged" if diverged else ""
+
+
 def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool) -> None:
     """Draw the curves and print the table of final measures, or where the run was stopped."""
-    runs, figure = {folder.resolve().name: result.history.frame}, folder / "curves.png"
-    draw_curves(runs, figure, title=str(folder))
+    name, history, figure = folder.resolve().name, result.history.frame, folder / "curves.png"
+    draw_curves({name: history}, figure, title=str(folder))
     if stopped and not result.finished:
         progress = f"stopped at iteration {result.snapshot.t} of {spec.config.run.steps}"
         typer.echo(f"{progress}; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED)
-    Console().print(summary_table(runs))
+    diverged = [divergence.seed for divergence in result.diverged]
+    # The last finite values of a seed that diverged are not a result; if all did, they are all there is.
+    sound = history[~history["seed"].isin(diverged)]
+    Console().print(summary_table([ComparedRun(name, history if sound.empty else sound, diverged=_seeds(diverged))]))
     typer.echo(f"curves: {figure}")
     result.raise_if_diverged(spec)
+    remedy = f"{spec.algorithm.shorter_steps('algorithm.')}, or `depositum tune`"
+    if worse := ended_worse(history, remedy):
+        Console(stderr=True).print(Text(f"warning: this run {worse}", style="bold yellow"), soft_wrap=True)

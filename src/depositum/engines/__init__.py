@@ -4,7 +4,7 @@ from depositum.engines.assemble import make_engine
 from depositum.engines.early_stopping import Criterion, EarlyStopping, Mode
 from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.loop import Callback, Loop
-from depositum.engines.monitor import Divergence, Monitor
+from depositum.engines.monitor import Divergence, Monitor, describe_divergences
 from depositum.engines.simulator import Simulator
 from depositum.engines.snapshot import Snapshot, average
 
@@ -22,5 +22,6 @@ __all__ = [
     "Simulator",
     "Snapshot",
     "average",
+    "describe_divergences",
     "make_engine",
 ]

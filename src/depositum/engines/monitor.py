@@ -34,6 +34,14 @@ class Divergence(NamedTuple):
         )
 
 
+def describe_divergences(divergences: Sequence[Divergence], seeds: int) -> str:
+    """Which of a run's seeds diverged first, and how many of them did, in one line; empty if none did."""
+    if not divergences:
+        return ""
+    several = f"{len(divergences)} of {seeds} seeds: " if seeds > 1 else ""
+    return f"{several}{min(divergences, key=lambda one: one.iteration)}"
+
+
 def row_variables(state: State) -> dict[str, Tensor]:
     """The state's variables that have one row per client, as the models do."""
     x = state.x

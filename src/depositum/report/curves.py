@@ -1,14 +1,23 @@
 """Curves of runs: mean over seeds with bands of one standard deviation, one panel per measure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 
+from depositum.report.compared_runs import RunGroup, labels
 from depositum.report.figure_file import save_figure
+
+#: A pattern of a line, as matplotlib takes it.
+Dash = str | tuple[int, tuple[int, ...]]
 
 #: Panels in order: column of the history, title, whether the axis is logarithmic.
 PANELS = (
@@ -18,11 +27,19 @@ PANELS = (
     ("consensus_x", "consensus error (1/n)‖Jx − x‖²", True),
     ("stationarity", "stationarity ‖Gᵅ(x)‖²", True),
     ("gradient_error_mean", "gradient-estimation error, running mean", True),
-    ("sparsity", "sparsity (fraction of zeros)", False),
+    ("sparsity", "sparsity (share of zeros)", False),
 )
 #: Distinguishable with the common forms of colour blindness, and by dash pattern in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8B4513")
 DASHES = ("-", "--", "-.", ":")
+#: Where some runs are set apart, lines tell both kinds apart first, and runs of the same colour only then.
+RANKED_DASHES: tuple[Dash, ...] = ("-", (0, (9, 2)), (0, (9, 2, 2, 2)))
+APART_DASHES: tuple[Dash, ...] = ((0, (3, 2)), (0, (3, 2, 1, 2)), (0, (2, 1, 1, 1, 1, 1)))
+DIVERGED_DASHES: tuple[Dash, ...] = (":",)
+#: Measures that are shares: their axis is in percent, as in tables.
+SHARES = ("test_accuracy", "sparsity")
+#: Width of a character of the legend, and of what is beside a label, in inches; characters in a line of its titles.
+CHARACTER, HANDLE, TITLE_WIDTH = 0.085, 0.6, 40
 #: With more runs than this, bands would cover each other: only the means are drawn.
 MAX_RUNS_WITH_BANDS = 8
 #: What curves can be drawn against: column of the history, label of the horizontal axis.
@@ -35,34 +52,101 @@ X_AXES = {
 }
 
 
+class Curve(NamedTuple):
+    """One run in all panels of a figure."""
+
+    label: str
+    frame: pd.DataFrame
+    style: dict[str, Any]
+
+
 def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", against: str = "iteration") -> None:
     """Draw the histories of named runs into one figure file.
 
     A panel is drawn if at least one run has values for it, and shows only the runs that do. The test loss gets a panel
     only if some evaluation lacks an accuracy or a training loss (regression, language models).
     """
-    frames = {label: frame.replace([np.inf, -np.inf], np.nan) for label, frame in runs.items()}
-    shown = [panel for panel in PANELS if any(_has_panel(frame, panel[0]) for frame in frames.values())] or [PANELS[0]]
+    curves = [Curve(label, frame, _style(k, DASHES)) for k, (label, frame) in enumerate(runs.items())]
+    _draw({"": curves}, path, title, against)
+
+
+def draw_comparison(groups: Sequence[RunGroup], path: Path, against: str = "iteration") -> None:
+    """Draw compared runs into one figure file, as `draw_curves` does.
+
+    Labels have the stepsize where runs differ in it. Runs that solve another problem, or that diverged, have their own
+    part of the legend, with its title, and broken lines.
+    """
+    names = labels([run for group in groups for run in group.runs])
+    curves: dict[str, list[Curve]] = {}
+    k = 0
+    for group in groups:
+        dashes = {"ranked": RANKED_DASHES, "apart": APART_DASHES, "diverged": DIVERGED_DASHES}[group.kind]
+        part = curves.setdefault(group.title, [])
+        for index, run in enumerate(group.runs):
+            style = _style(k, DASHES) if len(groups) == 1 else _style(k, dashes, index // len(COLOURS))
+            part.append(Curve(names[run.name], run.history, style))
+            k += 1
+    _draw(curves, path, "", against)
+
+
+def _style(k: int, dashes: Sequence[Dash], dash: int | None = None) -> dict[str, Any]:
+    """How the k-th curve is drawn, with one of `dashes`: the k-th, unless `dash` is given."""
+    return {"color": COLOURS[k % len(COLOURS)], "linestyle": dashes[(k if dash is None else dash) % len(dashes)]}
+
+
+def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against: str) -> None:
+    """Draw the curves of all parts of a legend, by title."""
+    curves = [
+        curve._replace(frame=curve.frame.replace([np.inf, -np.inf], np.nan))
+        for part in parts.values()
+        for curve in part
+    ]
+    shown = [panel for panel in PANELS if any(_has_panel(curve.frame, panel[0]) for curve in curves)] or [PANELS[0]]
     columns = 2 if len(shown) == 4 else min(3, len(shown))
     rows = -(-len(shown) // columns)
     # Not made by pyplot: that would set a backend, which is the user's choice.
     figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
+    bands = len(curves) <= MAX_RUNS_WITH_BANDS
     for axes, panel in zip(grid.flat, shown, strict=False):
-        _draw_panel(axes, frames, panel, against)
+        _draw_panel(axes, curves, panel, against, bands)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
-    bands = len(frames) <= MAX_RUNS_WITH_BANDS
-    if len(frames) > 1:
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(4 if bands else 5, len(frames)), frameon=False
-        )
-    several_seeds = any(frame["seed"].nunique() > 1 for frame in frames.values())
+    if len(curves) > 1:
+        _draw_legend(figure, parts)
+    several_seeds = any(curve.frame["seed"].nunique() > 1 for curve in curves)
     statistic = f"mean {'± standard deviation ' * bands}over seeds" if several_seeds else ""
     if title or statistic:
         figure.suptitle(", ".join(part for part in (title, statistic) if part), fontsize=11)
     save_figure(figure, path)
+
+
+def _draw_legend(figure: Figure, parts: Mapping[str, Sequence[Curve]]) -> None:
+    """Below the panels: the labels of each part in columns of its own, under its title."""
+    widths = [len(curve.label) for part in parts.values() for curve in part]
+    longest = max(*widths, *(min(len(title), TITLE_WIDTH) for title in parts))
+    fitting = max(1, int(figure.get_figwidth() // (HANDLE + CHARACTER * longest)))
+    lengths = [len(part) + bool(title) for title, part in parts.items()]
+    height = 3 if any(parts) else 1  # a title above at least two labels
+    while sum(ceil(length / height) for length in lengths) > max(fitting, len(parts)):
+        height += 1
+    empty = Line2D([], [], linestyle="none")
+    handles: list[Line2D] = []
+    texts: list[str] = []
+    titles: list[int] = []
+    for title, part in parts.items():
+        if title:
+            titles.append(len(texts))
+            handles.append(empty)
+            texts.append(fill(title, TITLE_WIDTH))
+        handles += [Line2D([], [], linewidth=1.6, **curve.style) for curve in part]
+        texts += [curve.label for curve in part]
+        filled = -len(texts) % height  # the next part begins in a new column
+        handles += [empty] * filled
+        texts += [""] * filled
+    legend = figure.legend(handles, texts, loc="outside lower center", ncols=len(texts) // height, frameon=False)
+    for index in titles:
+        legend.get_texts()[index].set_fontweight("bold")
 
 
 def _points(frame: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -80,18 +164,20 @@ def _has_panel(frame: pd.DataFrame, column: str) -> bool:
     return not points.empty
 
 
-def _draw_panel(axes: Axes, frames: Mapping[str, pd.DataFrame], panel: tuple[str, str, bool], against: str) -> None:
+def _draw_panel(axes: Axes, curves: Sequence[Curve], panel: tuple[str, str, bool], against: str, bands: bool) -> None:
     column, title, logarithmic = panel
-    largest = {label: _points(frame, column)[column].max() for label, frame in frames.items()}
+    largest = {curve.label: _points(curve.frame, column)[column].max() for curve in curves}
     zero = [label for label, value in largest.items() if value == 0]
     if len(zero) == sum(value == value for value in largest.values()):
         axes.set_yticks([0])
         axes.text(0.5, 0.55, "0 throughout", transform=axes.transAxes, ha="center", color="0.4")
     elif logarithmic:  # cannot show 0
         axes.set_yscale("log")
-        title += f"\n0 throughout: {_list_runs(zero, len(frames))}" if zero else ""
-    for k, (label, frame) in enumerate(frames.items()):
-        _draw_curve(axes, frame, column, against, label, k, band=len(frames) <= MAX_RUNS_WITH_BANDS)
+        title += f"\n0 throughout: {_list_runs(zero, len(curves))}" if zero else ""
+    if column in SHARES:
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    for curve in curves:
+        _draw_curve(axes, curve, column, against, bands)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(X_AXES[against])
     axes.locator_params(axis="x", integer=against != "seconds")
@@ -109,28 +195,27 @@ def _list_runs(labels: list[str], runs: int) -> str:
     return names if len(names) <= 40 else f"{len(labels)} of {runs} runs"
 
 
-def _draw_curve(axes: Axes, frame: pd.DataFrame, column: str, against: str, label: str, k: int, band: bool) -> None:
-    groups = _points(frame, column).groupby("iteration")
+def _draw_curve(axes: Axes, curve: Curve, column: str, against: str, band: bool) -> None:
+    groups = _points(curve.frame, column).groupby("iteration")
     x, mean, std = groups[against].mean(), groups[column].mean(), groups[column].std().fillna(0.0)
     low = mean - std
     if axes.get_yscale() == "log":
         positive = mean > 0
         x, mean, std = x[positive], mean[positive], std[positive]
         low = (mean - std).clip(lower=mean * 0.05)
-    colour, dash = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
     single = len(x) == 1  # neither a line nor a band of a single point would be visible
     axes.plot(
         x.to_numpy(),
         mean.to_numpy(),
-        dash,
-        color=colour,
-        label=label,
+        label=curve.label,
         linewidth=1.6,
         marker="o" if single else None,
         markersize=5,
+        **curve.style,
     )
     if not band or not (std > 0).any():  # a band of zero height would collapse the limits of a logarithmic axis
         return
+    colour = curve.style["color"]
     if single:
         axes.errorbar(x, mean, yerr=[mean - low, std], fmt="none", ecolor=colour, capsize=3, linewidth=1.6)
     else:

@@ -17,7 +17,7 @@ import torch
 
 from depositum import data
 from depositum.algorithms import merge_key
-from depositum.engines import Callback, Divergence, Engine, Loop, Snapshot
+from depositum.engines import Callback, Divergence, Engine, Loop, Snapshot, describe_divergences
 from depositum.errors import DivergedError, RunError
 from depositum.metrics import SINGLE_PROCESS, History
 from depositum.problem import Problem
@@ -60,7 +60,7 @@ class RunResult:
         settings, key = spec.table["algorithm"], spec.algorithm.stepsize_key
         value = settings.get(key)
         setting = f"algorithm.name = {settings['name']!r}" if value is None else f"algorithm.{key} = {value}"
-        what = "; ".join(map(str, self.diverged))
+        what = describe_divergences(self.diverged, len(self.snapshot.seeds))
         raise DivergedError(
             f"{setting}: {what}; the last finite state is kept in {self.folder / checkpoint.CURRENT}; "
             f"try {spec.algorithm.shorter_steps()}"

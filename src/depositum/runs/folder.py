@@ -229,6 +229,18 @@ def read_history(path: Path) -> "pd.DataFrame":
     return pd.DataFrame(records, columns=list(COLUMNS))
 
 
+def read_table(path: Path) -> dict[str, Any] | None:
+    """The complete configuration in a run's folder as it is written there, without running any code that it names.
+
+    None if the folder does not have one, or if it cannot be read.
+    """
+    try:
+        table = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return table if all(isinstance(section, dict) for section in table.values()) else None
+
+
 def _shown(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
