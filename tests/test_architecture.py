@@ -9,7 +9,10 @@ import depositum
 
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
-FOUNDATIONS = ("errors", "validation", "registry", "layout", "randomness", "user_code", "launch", "channels", "kernels")
+FOUNDATIONS = (
+    *("errors", "validation", "registry", "layout", "randomness", "user_code", "launch", "channels", "kernels"),
+    "interrupt",
+)
 ORDER = (
     "regularizers",
     "networks",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         PeerLost,
         RegularizerError,
     )
-    from depositum.fitting import FitResult, fit
+    from depositum.fitting import FitResult, fit, load
     from depositum.metrics import MetricSettings
     from depositum.networks import (
         Network,
@@ -76,7 +76,7 @@ _NAMES = {
     "depositum.errors": (
         "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
     ),
-    "depositum.fitting": "FitResult fit",
+    "depositum.fitting": "FitResult fit load",
     "depositum.metrics": "MetricSettings",
     "depositum.networks": (
         "Network complete erdos_renyi exponential geometric grid hypercube network one_peer_exponential path "
@@ -135,6 +135,7 @@ __all__ = [
     "geometric",
     "grid",
     "hypercube",
+    "load",
     "network",
     "one_peer_exponential",
     "path",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
+from typing import Any
 
 #: The most characters that the message of an error has, the key in it, and a list of names.
 MAX_MESSAGE, MAX_KEY, MAX_LISTING = 300, 120, 150
@@ -85,7 +86,15 @@ class RunError(DepositumError):
 
 
 class DivergedError(DepositumError):
-    """Training produced non-finite values; the last finite state is saved."""
+    """Training produced non-finite values; the last finite state is saved.
+
+    `result` is what `fit` would have returned: the history, and models and state at the last finite iteration that was
+    saved.
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class GroupError(_KeyedError):

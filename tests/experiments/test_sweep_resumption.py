@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from depositum import experiments
-from depositum.cli.interrupt import StopOnSignal
 from depositum.cli.reproduce import InterruptibleProgress
 from depositum.engines import Callback, Loop, Snapshot
 from depositum.errors import ConfigError
@@ -21,6 +20,7 @@ from depositum.experiments import SweepOptions, SweepStopped, cache, sweep
 from depositum.experiments.cache import CellConfig
 from depositum.experiments.results import NotRunError
 from depositum.experiments.results_folder import tuning_frame
+from depositum.interrupt import StopOnSignal
 from depositum.runs import Config, checkpoint, parse, resolve
 from depositum.runs.config_file import from_table
 from depositum.runs.resolved import build_method

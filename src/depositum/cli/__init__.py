@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal
+from depositum.cli.interrupt import INTERRUPTED
 from depositum.errors import DepositumError
+from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.launch import launched
 
 #: Commands in the order of the help: each is the function `command` of the module with its name, which is imported only

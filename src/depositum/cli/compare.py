@@ -9,10 +9,11 @@ import typer
 from rich.console import Console
 
 from depositum.algorithms import ALGORITHMS
-from depositum.cli.interrupt import INTERRUPTED, StopOnSignal
+from depositum.cli.interrupt import INTERRUPTED
 from depositum.cli.options import Force, Overrides, check_figure_file
 from depositum.engines import describe_divergences
 from depositum.errors import ConfigError, RunError, listing, nearest
+from depositum.interrupt import StopOnSignal
 from depositum.report.compared_runs import ComparedRun, Table, grouped_by_problem
 from depositum.report.curves import X_AXES, draw_comparison
 from depositum.report.history_tables import comparison_table

@@ -1,9 +1,7 @@
-"""Signals: the first Ctrl-C makes a run stop with a checkpoint; other commands stop without a traceback."""
+"""Signals under torchrun, and the exit code of an interrupted command."""
 
 import signal
-import weakref
-from contextlib import AbstractContextManager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,39 +9,6 @@ if TYPE_CHECKING:
 
 #: Exit code of a command that was interrupted (docs/cli.md).
 INTERRUPTED = 128 + signal.SIGINT
-
-
-class Interrupted(BaseException):
-    """Stopped by the user. Not KeyboardInterrupt, which typer handles itself and without a message."""
-
-
-class StopOnSignal(AbstractContextManager["StopOnSignal"]):
-    """SIGINT and SIGTERM raise `Interrupted`; while a loop is attached, the first one asks the loop to stop instead.
-
-    The reference to the loop is weak, so that a sweep can free its memory before the next loop.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._loop: weakref.ref[Loop] | None = None
-
-    def attach(self, loop: "Loop") -> None:
-        self._loop = weakref.ref(loop)
-        loop.stop_requested = loop.stop_requested or self.requested
-
-    def __enter__(self) -> "StopOnSignal":
-        self._previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        loop = self._loop() if self._loop is not None else None
-        if loop is None or self.requested:
-            raise Interrupted
-        self.requested = loop.stop_requested = True
 
 
 class StopUnderTorchrun:

@@ -8,13 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from depositum import experiments
-from depositum.cli.interrupt import INTERRUPTED, Interrupted, StopOnSignal
+from depositum.cli.interrupt import INTERRUPTED
 from depositum.cli.options import Overrides
 from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Plan, SweepOptions
 from depositum.experiments.claims import JudgedClaim
 from depositum.experiments.results_folder import QUICK_NOTE, check_folder, make_folder
+from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.report.progress import SweepProgress
 
 

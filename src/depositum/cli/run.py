@@ -7,10 +7,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from depositum.cli.interrupt import INTERRUPTED, StopOnSignal, StopUnderTorchrun
+from depositum.cli.interrupt import INTERRUPTED, StopUnderTorchrun
 from depositum.cli.options import ConfigFile, Overrides
 from depositum.engines import Callback
 from depositum.errors import DivergedError
+from depositum.interrupt import StopOnSignal
 from depositum.launch import launched
 from depositum.metrics import ended_worse
 from depositum.report.compared_runs import ComparedRun

@@ -145,6 +145,7 @@ def _time_spent(folder: Path) -> float:
 def finish(result: RunResult, config: Config, trace: bool) -> None:
     """Mark a cell as finished, and delete its large files; the trace is kept if asked for."""
     folder = result.folder
+    assert folder is not None
     record = {
         "seeds": list(config.run.seeds),
         "diverged": [str(divergence) for divergence in result.diverged],

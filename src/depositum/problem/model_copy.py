@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depositum.layout import Layout
 from depositum.problem.precision import Precision
 
 
@@ -43,3 +44,14 @@ def copy_to_device(
 
 def _converted(tensor: Tensor, device: torch.device, dtype: torch.dtype, copy: bool) -> Tensor:
     return tensor.detach().to(device, dtype if tensor.is_floating_point() else tensor.dtype, copy=copy)
+
+
+def with_parameters(model: nn.Module, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
+    """A copy of a model with the parameters of one row `[d]` and these buffers, on the CPU, in evaluation mode."""
+    out = copy_to_device(model, torch.device("cpu"), row.dtype)
+    state = {**Layout.of(model).views(row), **buffers}
+    with torch.no_grad():
+        for name, tensor in [*out.named_parameters(), *out.named_buffers()]:
+            if name in state:  # frozen parameters are not in it
+                tensor.copy_(state[name])
+    return out.eval()

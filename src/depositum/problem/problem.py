@@ -20,7 +20,7 @@ from depositum.errors import ConfigError, listing, nearest, renamed_keys, short_
 from depositum.layout import Layout
 from depositum.problem.lazy_layers import materialized
 from depositum.problem.losses import Loss, as_loss
-from depositum.problem.model_copy import copy_to_device
+from depositum.problem.model_copy import with_parameters
 from depositum.regularizers import Regularizer, Zero
 
 Weighting = Literal["uniform", "samples"]
@@ -146,14 +146,8 @@ class Problem:
         return replace(self, trials=tuple(trial for label, trial in chosen if label in labels))
 
     def averaged_model(self, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
-        """A copy of the model with the parameters of one row `[d]` and these buffers, on the CPU."""
-        model = copy_to_device(self.model, torch.device("cpu"), row.dtype)
-        state = {**self.layout.views(row), **buffers}
-        with torch.no_grad():
-            for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                if name in state:  # frozen parameters are not in it
-                    tensor.copy_(state[name])
-        return model
+        """A copy of the model with one row `[d]` as parameters and these buffers, on the CPU, in evaluation mode."""
+        return with_parameters(self.model, row, buffers)
 
 
 def from_client_data(

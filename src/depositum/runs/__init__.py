@@ -2,7 +2,7 @@
 
 from depositum.runs.config import Config
 from depositum.runs.config_file import apply_override, from_table, load, parse
-from depositum.runs.distributed_run import execute_distributed, join_run
+from depositum.runs.distributed_run import check_agreement, execute_distributed, join_run
 from depositum.runs.execution import RunResult, compatible, execute, execute_all
 from depositum.runs.folder import RunFolder
 from depositum.runs.problems import build_engine, build_problem
@@ -16,6 +16,7 @@ __all__ = [
     "apply_override",
     "build_engine",
     "build_problem",
+    "check_agreement",
     "compatible",
     "execute",
     "execute_all",

@@ -1,18 +1,23 @@
 """Settings in errors by the names that the user wrote: arguments of a Python function, or keys of a configuration.
 
 All parts of the package below `runs` name the argument (`period`). What is done on behalf of a configuration is done
-within `config_keys()`, which translates the name to the key in the file (`run.period`).
+within `config_keys()`, which translates the name to the key in the file (`run.period`). What is done on behalf of a
+call from Python is done within `argument_names()`, which translates the other way.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 
 from pydantic import BaseModel
 
 from depositum.algorithms import ALGORITHMS
-from depositum.errors import renamed_keys
+from depositum.errors import RunError, renamed_keys
 from depositum.runs.config import Config, MetricsSection
+
+#: Whether the user called a function from Python: settings are then arguments, whatever is done inside.
+_from_python: ContextVar[bool] = ContextVar("from_python", default=False)
 
 
 @contextmanager
@@ -30,8 +35,44 @@ def config_keys(section: str = "") -> Iterator[None]:
     Traceback (most recent call last):
     depositum.errors.ConfigError: metrics.alpha: -1.0 given; it must be a number > 0
     """
+    if _from_python.get():
+        yield
+        return
     with renamed_keys(partial(config_key, section=section)):
         yield
+
+
+@contextmanager
+def argument_names() -> Iterator[None]:
+    """Name the settings in errors that are raised inside by the arguments of the Python function that was called.
+
+    >>> from depositum.errors import ConfigError
+    >>> with argument_names(), config_keys():
+    ...     raise ConfigError("run.period", "0 given; it must be a whole number ≥ 1")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: period: 0 given; it must be a whole number ≥ 1
+    """
+    token = _from_python.set(True)
+    try:
+        with renamed_keys(_argument_name):
+            yield
+    except RunError as error:
+        raise RunError(str(error).replace("--out ", "out: ", 1)) from None
+    finally:
+        _from_python.reset(token)
+
+
+def setting_name(key: str) -> str:
+    """How the user knows a setting: by its key in the configuration, or by the argument of a call from Python."""
+    return _argument_name(key) if _from_python.get() else key
+
+
+def _argument_name(key: str) -> str:
+    """The argument that a key of a configuration stands for; any other name is returned unchanged."""
+    section, dot, rest = key.partition(".")
+    if section == "network" and rest.partition(".")[0] == "topology":
+        return f"network{rest.removeprefix('topology')}"
+    return rest if dot and section in Config.model_fields else key
 
 
 def config_key(argument: str, section: str = "") -> str:

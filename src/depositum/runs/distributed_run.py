@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depositum import data, models
-from depositum.engines import Callback, Engine, Loop
+from depositum.engines import Callback, Engine, Loop, Snapshot
 from depositum.engines.distributed import Communicator, Placement, ProcessSettings
 from depositum.engines.distributed.torch_communicator import join
 from depositum.errors import DepositumError
@@ -44,38 +44,58 @@ def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, R
         if mistake is not None:
             raise mistake
     assert spec is not None
-    communicator.check_same(_compared(spec))
+    check_agreement(communicator, spec)
     return communicator, spec
+
+
+@config_keys()
+def check_agreement(communicator: Communicator, spec: ResolvedConfig) -> None:
+    """Refuse, on all ranks, configurations that differ between them; a collective call."""
+    communicator.check_same(_compared(spec))
 
 
 @config_keys()
 def execute_distributed(
     spec: ResolvedConfig,
     communicator: Communicator,
-    out: Path,
+    out: Path | None,
     *,
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] = lambda _: None,
     on_loop: Callable[[Loop], None] = lambda _: None,
+    before_leaving: Callable[[Engine, Snapshot], None] = lambda *_: None,
 ) -> RunResult:
     """Run an agreed configuration in the folder `out`, resuming from the last checkpoint that all ranks have.
 
     Parameters
     ----------
     out
-        One folder that all ranks share, or one per host under the same name.
+        One folder that all ranks share, or one per host under the same name; None for a run that is held in memory
+        alone.
     callbacks, say
-        As for `execute`, of rank 0.
+        As for `execute`; what is said is said by rank 0.
     on_loop
         Called with each rank's loop before it runs.
+    before_leaving
+        Called on each rank with its engine and the last snapshot while processes can still communicate.
     """
+    if out is None:
+        engine = build_engine([spec], communicator=communicator)
+        history = History()
+        loop = make_loop(spec, engine, None, history, callbacks)
+        on_loop(loop)
+        final = loop.run()
+        before_leaving(engine, final)
+        communicator.leave()
+        finished = is_finished(final, spec.config.run.steps)
+        return RunResult(None, final, history, finished, list(final.diverged.values()))
     folder = RunFolder(out)
     with ExitStack() as locks:
         with communicator.all_or_none("check the folder"):
             if communicator.rank == 0:
                 locks.enter_context(exclusive(out))
             folder.check(spec, may_differ=_local_files(spec) if communicator.rank else ())
-        return _execute(spec, communicator, folder, callbacks, say, on_loop)
+        return _execute(spec, communicator, folder, callbacks, say, on_loop, before_leaving)
 
 
 def _execute(
@@ -85,6 +105,7 @@ def _execute(
     callbacks: Sequence[Callback],
     say: Callable[[str], None],
     on_loop: Callable[[Loop], None],
+    before_leaving: Callable[[Engine, Snapshot], None],
 ) -> RunResult:
     out, first = folder.path, communicator.rank == 0
     say = say if first else lambda _: None
@@ -94,7 +115,7 @@ def _execute(
     clients = engine.clients
     latest = _common_checkpoint(communicator, out, spec.config.problem.clients, clients)
     snapshot = latest.snapshot if latest else None
-    done = snapshot is not None and is_finished(snapshot, spec)
+    done = snapshot is not None and is_finished(snapshot, spec.config.run.steps)
     with communicator.all_or_none("prepare the folder"):
         if latest is not None:
             check_fits(latest, engine.problem, engine.oracle.rows)
@@ -106,17 +127,20 @@ def _execute(
     if snapshot is not None and done:
         say(f"{out}: nothing to do, {why_finished(snapshot)}")
         result = RunResult(out, snapshot, history, True, list(snapshot.diverged.values()))
+        before_leaving(engine, snapshot)
         return _leave(communicator, result, engine)
     log = RankLog(out / "logs" / f"rank-{communicator.rank}.log")
     log.log(f"{communicator.names[communicator.rank]}, one of {communicator.size} processes, on {communicator.device}")
     if snapshot is not None:
         say(f"{out}: resuming from iteration {snapshot.t}")
     writers = [RankWriter(folder, communicator, clients), log]
-    loop = make_loop(spec, engine, snapshot, history, [*writers, *(callbacks if first else ())])
+    loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks])
     on_loop(loop)
     try:
         final = loop.run()
-        result = RunResult(out, final, history, is_finished(final, spec), list(final.diverged.values()))
+        before_leaving(engine, final)
+        finished = is_finished(final, spec.config.run.steps)
+        result = RunResult(out, final, history, finished, list(final.diverged.values()))
         return _leave(communicator, result, engine)
     except DepositumError as error:
         log.log(str(error))
@@ -141,7 +165,7 @@ def _compared(spec: ResolvedConfig) -> dict[str, Any]:
 def _local_files(spec: ResolvedConfig) -> list[str]:
     """The keys that name files which each rank may have at a path of its own."""
     table, found = spec.table, []
-    if spec.client_files is not None:
+    if spec.client_files is not None or spec.given is not None:
         found.append("problem.dataset")
     for key, registry in (("topology", TOPOLOGIES), ("mixing", MIXINGS)):
         given = table.get("network", {}).get(key)
@@ -177,10 +201,10 @@ def _complete_checkpoints(out: Path) -> dict[int, Path]:
 
 def _leave(communicator: Communicator, result: RunResult, engine: Engine) -> RunResult:
     """Leave the other processes; of a finished run, rank 0 then combines the checkpoints if it has all clients'."""
-    everyone, t = range(engine.problem.n), result.snapshot.t
+    everyone, t, folder = range(engine.problem.n), result.snapshot.t, result.folder
+    assert folder is not None
     communicator.leave()
-    missing = communicator.rank == 0 and result.finished and t not in _complete_checkpoints(result.folder)
-    if missing and t in client_checkpoints.iterations(result.folder, everyone):
-        snapshot = client_checkpoints.read(result.folder, everyone, t)
-        checkpoint.write(result.folder / checkpoint.CURRENT, snapshot)
+    missing = communicator.rank == 0 and result.finished and t not in _complete_checkpoints(folder)
+    if missing and t in client_checkpoints.iterations(folder, everyone):
+        checkpoint.write(folder / checkpoint.CURRENT, client_checkpoints.read(folder, everyone, t))
     return result

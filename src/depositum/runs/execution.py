@@ -23,7 +23,7 @@ from depositum.metrics import SINGLE_PROCESS, History
 from depositum.problem import Problem
 from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
-from depositum.runs.config_keys import config_keys
+from depositum.runs.config_keys import config_keys, setting_name
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
 from depositum.runs.problems import build_problem, engine_of
@@ -45,45 +45,53 @@ MEMORY_SHARE = 0.5
 
 @dataclass
 class RunResult:
-    """A run as far as it has come."""
+    """A run as far as it has come; `folder` is None if it is held in memory alone.
 
-    folder: Path
+    `damage` describes a newer checkpoint that could not be read, if the run was resumed from an older one.
+    """
+
+    folder: Path | None
     snapshot: Snapshot
     history: History
     finished: bool
     diverged: list[Divergence]
+    damage: str | None = None
 
     def raise_if_diverged(self, spec: ResolvedConfig) -> None:
         """Report where seeds diverged, in one line, with the stepsize by the method's own name for it."""
-        if not self.diverged:
-            return
+        if self.diverged:
+            raise DivergedError(self.divergence(spec))
+
+    def divergence(self, spec: ResolvedConfig) -> str:
+        """Where seeds diverged, and what to do, in one line."""
         settings, key = spec.table["algorithm"], spec.algorithm.stepsize_key
         value = settings.get(key)
-        setting = f"algorithm.name = {settings['name']!r}" if value is None else f"algorithm.{key} = {value}"
+        chosen = ("algorithm.name", repr(settings["name"])) if value is None else (f"algorithm.{key}", value)
         what = describe_divergences(self.diverged, len(self.snapshot.seeds))
-        raise DivergedError(
-            f"{setting}: {what}; the last finite state is kept in {self.folder / checkpoint.CURRENT}; "
+        kept = "in the result" if self.folder is None else f"in {self.folder / checkpoint.CURRENT}"
+        return (
+            f"{setting_name(chosen[0])} = {chosen[1]}: {what}; the last finite state is kept {kept}; "
             f"try {spec.algorithm.shorter_steps()}"
         )
 
 
 def execute(
     spec: ResolvedConfig,
-    out: Path,
+    out: Path | None,
     *,
     callbacks: Sequence[Callback] = (),
     say: Say = lambda _: None,
     on_loop: OnLoop = lambda _: None,
     keep_end: bool = True,
 ) -> RunResult:
-    """Run a configuration in the folder `out`, resuming what it holds; see `execute_all`."""
+    """Run a configuration in the folder `out`, resuming what it holds, or in memory; see `execute_all`."""
     return execute_all([spec], [out], callbacks=callbacks, say=say, on_loop=on_loop, keep_end=keep_end)[0]
 
 
 @config_keys()
 def execute_all(
     specs: Sequence[ResolvedConfig],
-    folders: Sequence[Path],
+    folders: Sequence[Path | None],
     *,
     callbacks: Sequence[Callback] = (),
     say: Say = lambda _: None,
@@ -97,6 +105,8 @@ def execute_all(
 
     Parameters
     ----------
+    folders
+        One for each configuration; None for a run that is held in memory alone.
     callbacks
         Called at the moments of each group's loop, with the records of all its runs.
     say
@@ -108,10 +118,11 @@ def execute_all(
         Whether the last state and the models are written, which can take longer than the run. Without them a run
         cannot be extended, and starts again from its last checkpoint if it is executed once more.
     """
-    if len({folder.absolute() for folder in folders}) < len(folders):
-        raise RunError(f"two of {len(folders)} runs have the same folder; each needs its own")
+    paths = [folder for folder in folders if folder is not None]
+    if len({folder.absolute() for folder in paths}) < len(paths):
+        raise RunError(f"two of {len(paths)} runs have the same folder; each needs its own")
     with ExitStack() as locks:
-        for folder in folders:
+        for folder in paths:
             locks.enter_context(exclusive(folder))
         runs = [Run(spec, folder) for spec, folder in zip(specs, folders, strict=True)]
         executor = _Executor(callbacks, say, on_loop, keep_end)
@@ -128,11 +139,13 @@ def execute_all(
 
 
 class Run:
-    """One configuration in its folder."""
+    """One configuration in its folder, or in memory."""
 
-    def __init__(self, spec: ResolvedConfig, out: Path) -> None:
-        self.spec, self.out, self.folder = spec, out, RunFolder(out)
-        self.folder.check(spec)
+    def __init__(self, spec: ResolvedConfig, out: Path | None) -> None:
+        self.spec, self.out = spec, out
+        self.folder = None if out is None else RunFolder(out)
+        if self.folder is not None:
+            self.folder.check(spec)
         self._result: RunResult | None = None
         self.look()
 
@@ -146,7 +159,7 @@ class Run:
 
     def look(self) -> None:
         """Find out how far the folder has come."""
-        self.latest = newest_checkpoint(self.out, self.spec.config.problem.clients)
+        self.latest = None if self.out is None else newest_checkpoint(self.out, self.spec.config.problem.clients)
 
     @property
     def resumed(self) -> Latest:
@@ -164,16 +177,19 @@ class Run:
         return self.latest.snapshot.backend if self.latest else "auto"
 
     def is_finished(self) -> bool:
-        return self.latest is not None and is_finished(self.latest.snapshot, self.spec)
+        return self.latest is not None and is_finished(self.latest.snapshot, self.spec.config.run.steps)
 
     def go_back(self, t: int) -> None:
         """Resume from the checkpoint before the last instead, if it is of iteration t."""
+        assert self.out is not None
         path = self.out / checkpoint.PREVIOUS
         if t in checkpoint.by_iteration([path]):
             self.latest = Latest(checkpoint.read(path), path)
 
     def begin(self) -> History:
         """Prepare the folder, and read its history."""
+        if self.folder is None:
+            return History()
         history = self.folder.begin(self.spec, self.t if self.latest else None)
         if self.latest is not None:
             checkpoint.make_current(self.latest)
@@ -181,11 +197,13 @@ class Run:
 
     def finish(self, snapshot: Snapshot, history: History) -> None:
         """Set the result."""
-        finished, diverged = is_finished(snapshot, self.spec), list(snapshot.diverged.values())
-        self._result = RunResult(self.out, snapshot, history, finished, diverged)
+        finished, diverged = is_finished(snapshot, self.spec.config.run.steps), list(snapshot.diverged.values())
+        damage = self.latest.problem if self.latest else None
+        self._result = RunResult(self.out, snapshot, history, finished, diverged, damage)
 
     def result(self) -> RunResult:
         if self._result is None:
+            assert self.folder is not None
             self.finish(self.resumed.snapshot, self.folder.history())
         assert self._result is not None
         return self._result
@@ -265,7 +283,7 @@ class _Executor:
         steps, every = run.spec.config.run.steps, run.spec.config.run.checkpoint_every
         groups, t, stopped = _halves(seeds), max(run.t, 0), False
         self._say_groups(run, groups)
-        while snapshot is None or not (is_finished(snapshot, run.spec) or stopped):
+        while snapshot is None or not (is_finished(snapshot, steps) or stopped):
             end = min(steps, (t // every + 1) * every)
             events = _Events()
             parts: list[Snapshot] = []
@@ -300,7 +318,7 @@ class _Executor:
             snapshot = Snapshot.joined(parts)
             t = snapshot.t
             events.write(run.folder, history)
-            if t < steps or self.keep_end:
+            if run.folder is not None and (t < steps or self.keep_end):
                 clients = range(problem.n)
                 write_models(run.folder, snapshot, problem, SINGLE_PROCESS, steps, clients)
                 checkpoint.write(run.folder.path / checkpoint.CURRENT, snapshot)
@@ -309,9 +327,10 @@ class _Executor:
 
     def _say_groups(self, run: Run, groups: Sequence[Sequence[int]]) -> None:
         sizes = " + ".join(str(len(group)) for group in groups)
+        every = setting_name("run.checkpoint_every")
         self.say(
-            f"{run.out}: {len(run.seeds)} seeds at once do not fit in memory; running {sizes} in turn, from one "
-            f"checkpoint to the next (a larger run.checkpoint_every is faster)"
+            f"{run.out or 'this run'}: {len(run.seeds)} seeds at once do not fit in memory; running {sizes} in turn, "
+            f"from one checkpoint to the next (a larger {every} is faster)"
         )
 
     def _announce_resumption(self, runs: Sequence[Run], problem: Problem) -> None:
@@ -355,11 +374,12 @@ class _Events(Callback):
         self.records += other.records
         self.errors += other.errors
 
-    def write(self, folder: RunFolder, history: History) -> None:
-        """Append everything to the folder's files and to the history."""
+    def write(self, folder: RunFolder | None, history: History) -> None:
+        """Append everything to the folder's files, if there is one, and to the history."""
         records = sorted(self.records, key=lambda record: record["iteration"])
-        folder.append_history(records)
-        folder.append_trace(sorted(self.errors, key=lambda error: error[1]))
+        if folder is not None:
+            folder.append_history(records)
+            folder.append_trace(sorted(self.errors, key=lambda error: error[1]))
         _extended(history, records)
 
 
@@ -378,7 +398,7 @@ def make_loop(
         evaluate_every=run.evaluate_every,
         evaluate_from=run.evaluate_from,
         checkpoint_every=run.checkpoint_every,
-        metrics=spec.config.metrics.settings(),
+        metrics=spec.metrics,
         callbacks=callbacks,
         snapshot=snapshot,
         history=history,
@@ -399,6 +419,8 @@ def _common_settings(spec: ResolvedConfig) -> str:
     table["algorithm"] = {"name": spec.config.algorithm.name, **merge_key(spec.algorithm)}
     if spec.config.problem.holdout:  # what is held out depends on the seed of the partition
         table["held out by"] = spec.config.problem.partition_seed or 0
+    if spec.given is not None:
+        table["given"] = id(spec.given.model), id(spec.given.train)
     for section, key in (*_MAY_DIFFER, ("run", "seeds")):
         table[section].pop(key, None)
     return json.dumps(table, sort_keys=True, default=repr)
@@ -449,9 +471,10 @@ def _extended(history: History, records: Sequence[dict[str, Any]]) -> History:
 
 
 def _too_large(spec: ResolvedConfig) -> str:
-    section = spec.config.problem
+    clients = spec.config.problem.clients
+    model = repr(spec.config.problem.model) if spec.given is None else "the model"
     return (
-        f"run.device: {section.clients} clients of {section.model!r} do not fit in the memory of "
+        f"{setting_name('run.device')}: {clients} clients of {model} do not fit in the memory of "
         f"{spec.engine_settings.resolve_device()}; use fewer clients, a smaller model, or 'cpu'"
     )
 
@@ -472,9 +495,9 @@ def newest_checkpoint(out: Path, clients: int) -> Latest | None:
     return Latest(client_checkpoints.read(out, range(clients), max(later)), out / checkpoint.CURRENT)
 
 
-def is_finished(snapshot: Snapshot, spec: ResolvedConfig) -> bool:
+def is_finished(snapshot: Snapshot, steps: int) -> bool:
     """Whether nothing remains to be done."""
-    return snapshot.t >= spec.config.run.steps or not snapshot.live
+    return snapshot.t >= steps or not snapshot.live
 
 
 def why_finished(snapshot: Snapshot) -> str:

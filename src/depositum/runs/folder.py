@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from torch import nn
 
-from depositum.errors import ConfigError, RunError
+from depositum.errors import ConfigError, RunError, short_repr
 from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint, folder_lock
 from depositum.runs.config_file import differences, parse
+from depositum.runs.config_keys import setting_name
+from depositum.runs.given_problem import same_but_for_the_start
 from depositum.runs.resolved import ResolvedConfig, build_method, complete_table, with_default_arguments
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: The description of the model that the run in the folder began with, if another one is given now.
+        self._first_model: Any = None
         self._state_there = (path / checkpoint.CURRENT).exists()
 
     @property
@@ -64,11 +69,17 @@ class RunFolder:
                 raise RunError(f"--out {path}: is not empty and holds no run; choose another folder")
             return
         for key, (old, new) in differences(self._existing_table(), tomllib.loads(spec.dump())).items():
-            if key not in (*MAY_CHANGE, *may_differ):
-                raise RunError(
-                    f"--out {path}: holds another run ({key} is {_shown(old)} there and {_shown(new)} here); "
-                    "choose another folder"
+            if key == "problem.model" and same_but_for_the_start(old, new):
+                self._first_model = old
+                warnings.warn(
+                    f"{setting_name(key)}: the run in {path} began with other initial parameters; it is resumed from "
+                    "its checkpoint, and those given now are not used",
+                    RuntimeWarning,
+                    stacklevel=2,
                 )
+            elif key not in (*MAY_CHANGE, *may_differ):
+                here = f"{setting_name(key)} is {_shown(old)} there and {_shown(new)} here"
+                raise RunError(f"--out {path}: holds another run ({here}); choose another folder")
 
     def _existing_table(self) -> dict[str, Any]:
         """The complete configuration of the run in the folder."""
@@ -88,7 +99,12 @@ class RunFolder:
     def write_config(self, spec: ResolvedConfig, writer: str = "") -> None:
         """Make a checked folder this run's; `writer` tells apart processes that may do so at the same time."""
         self._create()
-        self._write("config.toml", spec.dump(), writer)
+        text = spec.dump()
+        if self._first_model is not None:
+            table = tomllib.loads(text)
+            table["problem"]["model"] = self._first_model
+            text = tomli_w.dumps(table)
+        self._write("config.toml", text, writer)
 
     def _create(self) -> None:
         try:
@@ -111,7 +127,7 @@ class RunFolder:
         if t is None and not self._state_there and (self.path / checkpoint.CURRENT).exists():
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command resumes it")
         last = -1 if t is None else t
-        evaluations, metrics = spec.config.run.evaluations(), spec.config.metrics.settings()
+        evaluations, metrics = spec.config.run.evaluations(), spec.metrics
         history = History(
             _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / HISTORY)
@@ -242,7 +258,7 @@ def read_table(path: Path) -> dict[str, Any] | None:
 
 
 def _shown(value: Any) -> str:
-    return "not set" if value is None else repr(value)
+    return "not set" if value is None else short_repr(value)
 
 
 def _as_not_last(record: dict[str, Any], metrics: MetricSettings, evaluations: Evaluations) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from depositum.engines.distributed import Communicator, Placement, absent_part, 
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss, materialized
-from depositum.runs.config_keys import config_keys
+from depositum.runs.config_keys import config_keys, setting_name
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.user_extensions import try_method, try_regularizer, user_defined_regularizers
 
@@ -105,6 +105,8 @@ def build_problem(specs: Sequence[ResolvedConfig]) -> Problem:
 def load_data(spec: ResolvedConfig) -> Dataset:
     """The dataset of a configuration; with a holdout, a part of the training samples replaces the test data."""
     section, base = spec.config.problem, spec.base
+    if spec.given is not None:
+        return _held_out(spec, _given_dataset(spec.given))
     try:
         tokenizer = models.tokenizer_path(section.model, base)
         dataset = data.load(section.dataset, base, section.clients, tokenizer)
@@ -117,19 +119,36 @@ def load_data(spec: ResolvedConfig) -> Dataset:
                     f"{unused} is not used: problem.clients is {section.clients}", RuntimeWarning, stacklevel=2
                 )
     except DataError as error:
-        raise DataError(f"problem.dataset: {error}") from None
+        raise DataError(f"{setting_name('problem.dataset')}: {error}") from None
+    return _held_out(spec, dataset)
+
+
+def _given_dataset(given: Problem) -> Dataset:
+    """The data that the user passed in memory: every client's samples are its own."""
+    targets = given.train.targets
+    labels = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0 and int(targets.min()) >= 0
+    classes = 1 + int(targets.max()) if labels else None
+    return Dataset("in memory", given.train, given.test, classes, tuple(given.trials[0].parts))
+
+
+def _held_out(spec: ResolvedConfig, dataset: Dataset) -> Dataset:
+    """The dataset, with a part of the training samples in place of the test data if the configuration asks for it."""
+    section = spec.config.problem
     if not section.holdout:
         return dataset
     try:
         return hold_out(dataset, section.holdout, section.partition_seed or 0)
     except DataError as error:
-        raise DataError(f"problem.holdout: {error}") from None
+        raise DataError(f"{setting_name('problem.holdout')}: {error}") from None
 
 
 @config_keys()
 def partition(spec: ResolvedConfig, dataset: Dataset, seed: int) -> tuple[Sequence[Indices], Indices | None]:
     """Each client's training samples in a run with this seed, and the test samples it is evaluated on (None: all)."""
     section = spec.config.problem
+    if spec.given is not None:
+        assert dataset.clients is not None
+        return dataset.clients, None
     chosen = seed if section.partition_seed is None else section.partition_seed
     if dataset.split is None:
         return data.partition(section.partition, dataset, section.clients, chosen), None
@@ -147,6 +166,16 @@ def _problem_of(spec: ResolvedConfig, dataset: Dataset, parts: Parts) -> Problem
     for seed in spec.config.run.seeds:
         own, tested = parts(seed)
         trials.append(Trial(seed, _initial_row(spec, dataset, seed), own, test_indices=tested))
+    if spec.given is not None:
+        return replace(
+            spec.given,
+            train=dataset.train,
+            test=dataset.test,
+            trials=tuple(trials),
+            regularizer=spec.regularizer,
+            beta=section.beta,
+            weighting=section.weighting,
+        )
     # What is not trained (frozen parameters, initial buffers) is shared by all seeds, so it must not depend on them.
     model = _build_model(spec, dataset, 0)
     declared: str | None = data.DATASETS.attribute(section.dataset, "default_loss", None)
@@ -163,7 +192,9 @@ def _problem_of(spec: ResolvedConfig, dataset: Dataset, parts: Parts) -> Problem
 
 
 def _initial_row(spec: ResolvedConfig, dataset: Dataset, seed: int) -> Tensor:
-    """The initial model of a seed, `[d]`."""
+    """The initial model of a seed, `[d]`; the user's own model is every seed's."""
+    if spec.given is not None:
+        return spec.given.trials[0].start
     model = _build_model(spec, dataset, seed)
     layout = Layout.of(model)  # a model without parameters is rejected by the problem
     return layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
@@ -202,6 +233,8 @@ def _prepared(model: nn.Module, samples: Samples) -> Samples:
 def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Problem:
     """The problem with the samples of this process's clients alone; a collective call."""
     section = spec.config.problem
+    if spec.given is not None:  # it has no others
+        return build_problem([spec])
     held = Placement(section.clients, communicator.size).clients(communicator.rank)
     with communicator.all_or_none("download the data", patience=DOWNLOAD_PATIENCE):
         by_name = isinstance(section.dataset, dict) or section.dataset in data.DATASETS

@@ -19,9 +19,9 @@ from depositum.algorithms.schedules import SCHEDULES
 from depositum.channels import CHANNELS, Channel, as_channel
 from depositum.engines import EngineSettings
 from depositum.errors import ConfigError, DataError
-from depositum.metrics import NOT_AMONG_PROCESSES
+from depositum.metrics import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 from depositum.networks import Network
-from depositum.problem import LOSSES
+from depositum.problem import LOSSES, Problem
 from depositum.problem.precision import resolve as resolve_precision
 from depositum.registry import Registry
 from depositum.regularizers import Regularizer
@@ -52,6 +52,12 @@ class ResolvedConfig:
         The folder that relative paths in the configuration start from.
     network
         None for a method with a server.
+    given
+        The problem of a run that was started from Python with the user's model and data: it takes the place of the
+        dataset, the model and the loss that a configuration names. Of its trials, only the first one's start and parts
+        are used; β, the weighting and the seeds are the configuration's.
+    given_metrics
+        The measures of a run that was started from Python, if they are not those of the configuration.
     """
 
     config: Config
@@ -61,6 +67,13 @@ class ResolvedConfig:
     network: Network | None
     channel: Channel
     engine_settings: EngineSettings
+    given: Problem | None = None
+    given_metrics: MetricSettings | None = None
+
+    @property
+    def metrics(self) -> MetricSettings:
+        """Which costly measures are evaluated, and how often."""
+        return self.given_metrics or self.config.metrics.settings()
 
     @cached_property
     def table(self) -> dict[str, Any]:
@@ -114,8 +127,10 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     `held` is for a process among many, which need not have the files of other clients.
     """
     base = base or Path()
-    _check_numbers(config)
+    check_numbers(config)
     problem, run = config.problem, config.run
+    if problem.loss is not None:
+        LOSSES.parse(problem.loss, "problem.loss")
     _check_data(config, base, held)
     if problem.partition is not None:
         data.PARTITIONS.parse(problem.partition, "problem.partition")
@@ -123,18 +138,24 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     _check_text(config, base)
     method = build_method(config)
     regularizer = regularizers.build(problem.regularizer)
-    prox_modulus = problem.beta * regularizer.rho
-    composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
-    method.check(run.period, composite=composite, prox_modulus=prox_modulus)
-    _check_metrics(config, prox_modulus)
-    config.processes.settings()
+    check_together(config, method, regularizer, config.metrics.settings())
     if held is not None:
         _check_among_processes(config)
     channel = as_channel(config.network.channel)
     network = _build_network(config, method, base)
+    return ResolvedConfig(config, base, method, regularizer, network, channel, run.engine_settings())
+
+
+def check_together(config: Config, method: Algorithm, regularizer: Regularizer, metrics: MetricSettings) -> None:
+    """Refuse what each is allowed, but not together: a period, a regularizer, measures, a precision, a device."""
+    problem, run = config.problem, config.run
+    prox_modulus = problem.beta * regularizer.rho
+    composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
+    method.check(run.period, composite=composite, prox_modulus=prox_modulus)
+    _check_metrics(metrics, run.evaluations(), prox_modulus)
+    config.processes.settings()
     settings = run.engine_settings()
     resolve_precision(run.precision, settings.resolve_dtype(), settings.resolve_device())
-    return ResolvedConfig(config, base, method, regularizer, network, channel, settings)
 
 
 def _build_network(config: Config, method: Algorithm, base: Path) -> Network | None:
@@ -151,7 +172,8 @@ def _build_network(config: Config, method: Algorithm, base: Path) -> Network | N
     return None
 
 
-def _check_numbers(config: Config) -> None:
+def check_numbers(config: Config) -> None:
+    """Refuse numbers that are out of range."""
     problem, run = config.problem, config.run
     _check_least("problem.clients", problem.clients, 1)
     _check_least("run.steps", run.steps, 0)
@@ -172,8 +194,6 @@ def _check_numbers(config: Config) -> None:
         raise ConfigError("problem.beta", f"{problem.beta!r} given; it must be a number ≥ 0")
     if not 0 <= problem.holdout < 1:
         raise ConfigError("problem.holdout", f"{problem.holdout!r} given; it must be a number in [0, 1)")
-    if problem.loss is not None:
-        LOSSES.parse(problem.loss, "problem.loss")
 
 
 def _check_data(config: Config, base: Path, held: Held | None) -> None:
@@ -215,10 +235,9 @@ def _check_text(config: Config, base: Path) -> None:
         raise ConfigError("metrics.smoothness", "'measure' given; it is not measured for a language model")
 
 
-def _check_metrics(config: Config, prox_modulus: float) -> None:
-    metrics = config.metrics
+def _check_metrics(metrics: MetricSettings, evaluations: Evaluations, prox_modulus: float) -> None:
     with config_keys("metrics"):
-        metrics.settings().check(config.run.evaluations())
+        metrics.check(evaluations)
     if metrics.alpha is not None and metrics.alpha * prox_modulus >= 1:
         raise ConfigError(
             "metrics.alpha", f"{metrics.alpha:g} given; G^α needs αβρ < 1, so it must be below {1 / prox_modulus:g}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from depositum.engines import Callback, Divergence, Engine, Loop, Snapshot, average
+from depositum.engines import Callback, Divergence, Loop, Snapshot, average
 from depositum.engines.distributed import Communicator
 from depositum.metrics import OVERALL, Reduction
 from depositum.models import ExportableModel
@@ -21,13 +21,15 @@ class RunWriter(Callback):
 
     Parameters
     ----------
+    folder
+        None for a run without one: its records and its last snapshot are then held in memory alone.
     seeds
         The seed of each trial of the run, by the trial's label in the loop.
     keep_end
         Whether the last state and the models at the end are written.
     """
 
-    def __init__(self, folder: RunFolder, seeds: Mapping[int, int], keep_end: bool = True) -> None:
+    def __init__(self, folder: RunFolder | None, seeds: Mapping[int, int], keep_end: bool = True) -> None:
         self.folder, self.seeds, self.keep_end = folder, seeds, keep_end
         self.records: list[dict[str, object]] = []
         self.snapshot: Snapshot
@@ -40,11 +42,12 @@ class RunWriter(Callback):
         own = [record for record in records if record["trial"] in self.seeds]
         if own:
             self.records += own
-            self.folder.append_history(own)
+            if self.folder is not None:
+                self.folder.append_history(own)
 
     def on_trace(self, loop: Loop, errors: list[tuple[int, int, float]]) -> None:
         own = [(self.seeds[label], t, error) for label, t, error in errors if label in self.seeds]
-        if own:
+        if own and self.folder is not None:
             self.folder.append_trace(own)
 
     def on_divergence(self, loop: Loop, divergence: Divergence) -> None:
@@ -65,14 +68,12 @@ class RunWriter(Callback):
         return snapshot.of_trials(list(self.seeds)).relabelled(list(self.seeds.values()))
 
     def _write(self, loop: Loop) -> None:
-        if loop.t == loop.steps and not self.keep_end:
-            return
-        self.write(self.snapshot, loop.engine, loop.steps)
-
-    def write(self, snapshot: Snapshot, engine: Engine, steps: int) -> None:
         """Write models and checkpoint; the models first: a run that has its last checkpoint is finished."""
-        write_models(self.folder, snapshot, engine.problem, engine.reduction, steps, engine.clients)
-        checkpoint.write(self.folder.path / checkpoint.CURRENT, snapshot)
+        if self.folder is None or (loop.t == loop.steps and not self.keep_end):
+            return
+        engine = loop.engine
+        write_models(self.folder, self.snapshot, engine.problem, engine.reduction, loop.steps, engine.clients)
+        checkpoint.write(self.folder.path / checkpoint.CURRENT, self.snapshot)
 
 
 class RankWriter(Callback):

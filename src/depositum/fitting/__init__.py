@@ -1,0 +1,6 @@
+"""Training from Python: `fit` trains the user's model on the user's data, `load` reads what a run folder holds."""
+
+from depositum.fitting.result import FitResult, load
+from depositum.fitting.training import fit
+
+__all__ = ["FitResult", "fit", "load"]
