@@ -76,7 +76,8 @@ def test_the_given_model_is_the_start_and_is_not_changed():
         assert torch.equal(tensor, before[name])
     assert all(p.grad is None for p in model.parameters())
     assert model.training
-    assert result.model.training
+    assert not result.model.training
+    assert not result.client_model(0).training
     for name, tensor in result.model.state_dict().items():
         assert not torch.equal(tensor, before[name])
 
@@ -237,13 +238,47 @@ def test_bf16_differs_slightly_from_float32():
     assert reduced.state["x"].dtype == torch.float32
 
 
-def test_divergence_is_reported_and_the_last_finite_state_returned():
+def diverging_fit(**settings):
     clients = [(x, x[:, :1] ** 2) for x, _ in client_pairs()]
-    result = small_fit(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60)
+    return small_fit(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=100.0), steps=60, **settings)
+
+
+def check_last_finite_state(result):
     assert result.diverged is not None
     assert result.diverged.seed == 0
+    assert result.finished
     assert all(torch.isfinite(z).all() for z in result.state.values())
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
+
+
+def test_divergence_raises_with_the_last_finite_state():
+    """Fails if a run that diverged returns as if it had trained, as it once did without a progress bar."""
+    with pytest.raises(
+        dp.DivergedError, match=r"^alpha = 100\.0: seed 0 diverged: .*; .* in the result; try a smaller alpha$"
+    ) as error:
+        diverging_fit()
+    check_last_finite_state(error.value.result)
+
+
+def test_divergence_can_be_a_warning():
+    with pytest.warns(RuntimeWarning, match=r"^alpha = 100\.0: seed 0 diverged"):
+        result = diverging_fit(on_divergence="warn")
+    check_last_finite_state(result)
+
+
+def test_one_seed_of_several_that_diverges_raises():
+    """The others are trained to the end, and are in the result."""
+    clients = [(x, x[:, :1] ** 2) for x, _ in client_pairs()]
+    start = nn.Linear(5, 1)
+    with pytest.raises(dp.DivergedError) as error:
+        small_fit(start, clients, algorithm=dp.Depositum(alpha=100.0), steps=60, seeds=[0, 1])
+    assert {*error.value.result.divergences} == {0, 1}
+
+
+def test_a_loss_that_has_risen_is_a_warning():
+    clients = [(x, x[:, :1] ** 2) for x, _ in client_pairs()]
+    with pytest.warns(RuntimeWarning, match=r"ended worse than it began: φ rose from .*; try a smaller alpha"):
+        small_fit(nn.Linear(5, 1), clients, algorithm=dp.Depositum(alpha=4.0), steps=8)
 
 
 def test_nothing_is_printed_without_progress(capsys):

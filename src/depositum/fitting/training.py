@@ -197,7 +197,7 @@ def fit(
             digests=folder is not None,
         )
         result, divergence = _train(spec, folder, communicator, callbacks, progress)
-    _report(result, divergence, on_divergence)
+    _report(result, divergence, on_divergence, f"{method.shorter_steps()}, or dp.tune")
     return result
 
 
@@ -259,14 +259,14 @@ def _train(
     return result, ended.divergence(spec) if ended.diverged else None
 
 
-def _report(result: FitResult, divergence: str | None, on_divergence: OnDivergence) -> None:
+def _report(result: FitResult, divergence: str | None, on_divergence: OnDivergence, remedy: str) -> None:
     """Report what the user must not overlook: divergence, an early end, and a loss that has risen."""
     if divergence is not None:
         if on_divergence == "raise":
             raise DivergedError(divergence, result)
         warnings.warn(divergence, RuntimeWarning, stacklevel=3)
         return
-    worse = ended_worse(result.history)
+    worse = ended_worse(result.history, remedy)
     if worse is not None:
         warnings.warn(worse, RuntimeWarning, stacklevel=3)
 
@@ -370,10 +370,11 @@ def _build_folder(out: object) -> Path | None:
     return None if out is None else Path(out).expanduser()
 
 
-def _checkpoint_every(given: object, evaluate_every: object, folder: Path | None) -> Any:
+def _checkpoint_every(given: object, evaluate_every: Any, folder: Path | None) -> Any:
     if given is not None:
         return _as_integer(given)
-    return CHECKPOINT_EVERY if folder is not None else _as_integer(evaluate_every)
+    in_memory = folder is None and is_integer(evaluate_every)  # the last finite state is kept at evaluations
+    return max(1, int(evaluate_every)) if in_memory else CHECKPOINT_EVERY
 
 
 def _as_integer(value: object) -> Any:

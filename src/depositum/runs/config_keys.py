@@ -69,10 +69,16 @@ def setting_name(key: str) -> str:
 
 def _argument_name(key: str) -> str:
     """The argument that a key of a configuration stands for; any other name is returned unchanged."""
-    section, dot, rest = key.partition(".")
-    if section == "network" and rest.partition(".")[0] == "topology":
+    section, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    if section == "network" and name == "topology":
         return f"network{rest.removeprefix('topology')}"
-    return rest if dot and section in Config.model_fields else key
+    if (
+        section == "algorithm" and rest
+    ):  # beside the name of a method stand its hyper-parameters, below it those of a table
+        return key if name in ALGORITHMS else rest
+    known = section in Config.model_fields and name in type(Config.model_fields[section].default).model_fields
+    return rest if known else key
 
 
 def config_key(argument: str, section: str = "") -> str:

@@ -138,7 +138,9 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     _check_text(config, base)
     method = build_method(config)
     regularizer = regularizers.build(problem.regularizer)
-    check_together(config, method, regularizer, config.metrics.settings())
+    with config_keys("metrics"):
+        metrics = config.metrics.settings()
+    check_together(config, method, regularizer, metrics)
     if held is not None:
         _check_among_processes(config)
     channel = as_channel(config.network.channel)
