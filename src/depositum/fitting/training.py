@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import networkx as nx
-import numpy as np
 from torch import Tensor, nn
 
 from depositum import networks, regularizers
@@ -32,6 +31,7 @@ from depositum.fitting.result import FitResult, consensus_series, series
 from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.launch import launched
 from depositum.metrics import MetricSettings, ended_worse
+from depositum.metrics.functions import MetricFunction
 from depositum.networks import Network
 from depositum.networks.graphs import Graph
 from depositum.problem import BatchSize, Problem, Weighting, from_client_data
@@ -44,7 +44,6 @@ from depositum.runs import ResolvedConfig, RunFolder, check_agreement, execute, 
 from depositum.runs.config_keys import argument_names
 from depositum.runs.given_problem import resolve_given
 
-Pair = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
 OnDivergence = Literal["raise", "warn"]
 
 #: Iterations from one checkpoint in a folder to the next, as for `depositum run`.
@@ -53,8 +52,10 @@ CHECKPOINT_EVERY = 100
 
 def fit(
     model: nn.Module,
-    clients: Sequence[Pair] | Pair,
+    clients: Any,
     *,
+    by: str | None = None,
+    target: str | None = None,
     network: Network | Spec | Path | Graph | None = None,
     channel: Channel | Spec = "exact",
     regularizer: Regularizer | Spec | Sequence[Spec] | None = None,
@@ -64,7 +65,7 @@ def fit(
     batch_size: BatchSize = 32,
     steps: int = 500,
     loss: str | Loss | Callable[..., Any] | None = None,
-    test: Pair | None = None,
+    test: Any = None,
     weighting: Weighting = "uniform",
     seed: int = 0,
     seeds: Sequence[int] | None = None,
@@ -76,7 +77,7 @@ def fit(
     evaluate_every: int = 10,
     evaluate_from: int = 0,
     checkpoint_every: int | None = None,
-    metrics: MetricSettings | None = None,
+    metrics: MetricSettings | Mapping[str, MetricFunction] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     on_divergence: OnDivergence = "raise",
@@ -92,8 +93,12 @@ def fit(
     model
         Any module; its parameters as passed are the common start x_0. The module itself is not changed.
     clients
-        One (inputs, targets) pair per client. In a script that torchrun has started: those of this process's own
-        clients, or a single pair; each process has the same number of clients (docs/processes.md).
+        The clients' data: one (inputs, targets) pair of arrays or tensors per client, one torch dataset or loader per
+        client, one table per client (a pandas DataFrame, or the path of a CSV or Parquet file), or one table of all
+        (docs/data.md). In a script that torchrun has started: those of this process's own clients, or a single pair;
+        each process has the same number of clients (docs/processes.md).
+    by, target
+        Of tables: the column that names the client of each row, and the column to predict.
     network
         Who communicates with whom (default: a ring of all clients): a network such as `dp.ring(10)`, a name or table
         such as `"star"`, a networkx graph, or the path of a file of edges.
@@ -116,7 +121,7 @@ def fit(
         Means are over samples, also of `CrossEntropyLoss(weight=…)`, where torch's own mean divides by the sum of the
         samples' weights.
     test
-        An (inputs, targets) pair that is evaluated and never trained on.
+        Data that are evaluated and never trained on, in the form of one client's: an (inputs, targets) pair, a table.
     weighting
         `"uniform"`: f is the mean of the clients' mean losses; `"samples"`: of all samples' losses.
     seed, seeds
@@ -130,8 +135,9 @@ def fit(
         Where to compute (`"auto"`: a GPU if there is one), the numbers of the state, those of the model's passes, and
         whether iterations are compiled.
     evaluate_every, evaluate_from, metrics
-        Iterations between records of the history, the first of them after t = 0 (0: `evaluate_every`), and its costly
-        measures (none by default; docs/metrics.md).
+        Iterations between records of the history, the first of them after t = 0 (0: `evaluate_every`), and further
+        measures: a table of functions of (outputs, targets) by name, such as `{"f1": f1}`, or `MetricSettings`, for
+        costly measures as well (none by default; docs/metrics.md).
     checkpoint_every
         Iterations between checkpoints (default: 100 with a folder, `evaluate_every` in memory).
     callbacks
@@ -157,7 +163,7 @@ def fit(
     torch.Size([3, 10])
     """
     with argument_names(), no_autocast():
-        _check_types(metrics, processes, callbacks, progress, on_divergence)
+        _check_types(processes, callbacks, progress, on_divergence)
         h = _build_regularizer(regularizer, beta)
         method = _build_method(algorithm)
         settings = processes or ProcessSettings()
@@ -167,6 +173,8 @@ def fit(
             communicator,
             model,
             clients,
+            by=by,
+            target=target,
             loss=loss,
             test=test,
             regularizer=h,
@@ -179,7 +187,7 @@ def fit(
             network=_build_network(network, problem.n),
             channel=as_channel(channel),
             regularizer=h,
-            metrics=metrics or MetricSettings(),
+            metrics=_build_metrics(metrics),
             run={
                 "steps": _as_integer(steps),
                 "period": _as_integer(period),
@@ -301,11 +309,9 @@ def _join(timeout: float, device: str) -> Communicator:
     return join(timeout, device)
 
 
-def _build_problem(
-    communicator: Communicator | None, model: nn.Module, clients: Sequence[Pair] | Pair, **settings: Any
-) -> Problem:
+def _build_problem(communicator: Communicator | None, model: nn.Module, clients: Any, **settings: Any) -> Problem:
     if communicator is None:
-        return from_client_data(model, clients, **settings)  # type: ignore[arg-type]
+        return from_client_data(model, clients, **settings)
     return problem_from_local_clients(communicator, model, clients, settings)
 
 
@@ -382,15 +388,23 @@ def _as_integer(value: object) -> Any:
     return int(value) if is_integer(value) and not isinstance(value, bool) else value  # type: ignore[call-overload]
 
 
-def _check_types(
-    metrics: object, processes: object, callbacks: object, progress: object, on_divergence: object
-) -> None:
-    for key, value, kind, example in (
-        ("metrics", metrics, MetricSettings, "dp.MetricSettings(costly_every=50)"),
-        ("processes", processes, ProcessSettings, "dp.ProcessSettings(timeout=60.0)"),
-    ):
-        if value is not None and not isinstance(value, kind):
-            raise ConfigError(key, f"{short_repr(value)} given; it must be of type {kind.__name__}, such as {example}")
+def _build_metrics(given: MetricSettings | Mapping[str, MetricFunction] | None) -> MetricSettings:
+    if given is None or isinstance(given, MetricSettings):
+        return given or MetricSettings()
+    if not isinstance(given, Mapping) or not all(map(callable, given.values())):
+        raise ConfigError(
+            "metrics",
+            f"{short_repr(given)} given; it must be of type MetricSettings, such as dp.MetricSettings(costly_every=50), "
+            "or a table of functions of (outputs, targets)",
+        )
+    with renamed_keys(lambda key: f"metrics{key.removeprefix('functions')}" if key.startswith("functions") else key):
+        return MetricSettings(functions=given)
+
+
+def _check_types(processes: object, callbacks: object, progress: object, on_divergence: object) -> None:
+    if processes is not None and not isinstance(processes, ProcessSettings):
+        example = "it must be of type ProcessSettings, such as dp.ProcessSettings(timeout=60.0)"
+        raise ConfigError("processes", f"{short_repr(processes)} given; {example}")
     given = list(callbacks) if isinstance(callbacks, Iterable) else [None]
     if not all(isinstance(callback, Callback) for callback in given):
         raise ConfigError("callbacks", f"{short_repr(callbacks)} given; it must be a list of dp.Callback objects")
