@@ -394,7 +394,7 @@ def _build_metrics(given: MetricSettings | Mapping[str, MetricFunction] | None) 
     if not isinstance(given, Mapping) or not all(map(callable, given.values())):
         raise ConfigError(
             "metrics",
-            f"{short_repr(given)} given; it must be of type MetricSettings, such as dp.MetricSettings(costly_every=50), "
+            f"{short_repr(given)} given; it must be of type MetricSettings, such as dp.MetricSettings(costly_every=50) "
             "or a table of functions of (outputs, targets)",
         )
     with renamed_keys(lambda key: f"metrics{key.removeprefix('functions')}" if key.startswith("functions") else key):
