@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from depositum.algorithms.hyperparameters import check_count, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
 from depositum.algorithms.mixing_rounds import mix_rounds
-from depositum.algorithms.schedules import Stepsize, as_schedule
+from depositum.algorithms.schedules import Stepsize, as_schedule, check_stepsize
 from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
 from depositum.errors import ConfigError, short_repr
 
@@ -68,7 +68,7 @@ class _AveragingMethod(Algorithm):
         check_positive("eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
             raise ConfigError("a", f"{short_repr(self.a)} given; it must lie in (0, 1] or be a schedule")
-        as_schedule(self.a, "a")
+        check_stepsize(self, "a")
         check_count("rounds", self.rounds)
 
     def largest_prox_step(self, period: int) -> float:

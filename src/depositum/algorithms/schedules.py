@@ -5,13 +5,13 @@ A schedule is evaluated on the device, from the iteration as a tensor, so that o
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from depositum.algorithms.hyperparameters import check_positive
 from depositum.algorithms.interface import Tensor
-from depositum.errors import ConfigError, is_number, short_repr
+from depositum.errors import ConfigError, describe_exception, is_number, renamed_keys, short_repr
 from depositum.registry import Registry
 from depositum.validation import Description
 
@@ -31,8 +31,16 @@ class Schedule(ABC):
         """The largest value over all iterations."""
 
 
-#: A stepsize as the user gives it: a number, a schedule as written in a configuration, or a `Schedule`.
-Stepsize = float | Annotated[Mapping[str, Any] | Schedule, Description("a schedule { power | step | cosine = { … } }")]
+#: A stepsize as the user gives it: a number, a schedule as in a configuration, a `Schedule`, or a function of t.
+Stepsize = (
+    float
+    | Annotated[
+        Mapping[str, Any] | Schedule | Callable[[Any], Any], Description("a schedule { power | step | cosine = { … } }")
+    ]
+)
+
+#: The iterations for which the values of a function of t are checked.
+CHECKED_ITERATIONS = 100_000
 
 
 @SCHEDULES.register("constant")
@@ -125,8 +133,65 @@ class Cosine(Schedule):
         return self.start
 
 
+@dataclass(frozen=True)
+class StepsizeFunction(Schedule):
+    """A user-defined function of t, which is a float64 tensor: `lambda t: 0.1 / (1 + t / 100)`.
+
+    It must be written with arithmetic and torch's functions. One that needs t as a Python number (`math.sqrt(t)`,
+    `if t < 100`) cannot be part of a compiled step, and is refused.
+
+    >>> import torch
+    >>> float(StepsizeFunction(lambda t: 0.5 / (1 + t)).at(torch.tensor(3)))
+    0.125
+    """
+
+    function: Callable[[Any], Any]
+    _largest: float = field(default=0.0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        t = torch.arange(CHECKED_ITERATIONS, dtype=torch.float64)
+        try:
+            values = torch.vmap(lambda t: self.function(t) + 0 * t)(t)
+        except Exception as error:
+            reason = describe_exception(error)
+            raise ConfigError(
+                "alpha",
+                f"the function fails on a tensor t ({reason[:60]}…); write it with torch's functions, as in lambda t: "
+                "0.1 / (1 + t).sqrt(), or use a schedule: {'cosine': {'start': 0.1, 'steps': 500}}, 'power' or 'step'",
+            ) from error
+        if values.shape != t.shape:
+            raise ConfigError(
+                "alpha", f"the function returns shape {list(values.shape[1:])}; it must return one number"
+            )
+        wrong = ~(values.isfinite() & (values >= 0))
+        if wrong.any():
+            first = int(wrong.nonzero()[0])
+            raise ConfigError("alpha", f"the function gives {values[first]:g} at t = {first}; it must be a number ≥ 0")
+        if not values[0] > 0:
+            raise ConfigError("alpha", "the function gives 0 at t = 0; it must begin with a number > 0")
+        object.__setattr__(self, "_largest", float(values.max()))
+
+    def at(self, t: Tensor) -> Tensor:
+        return self.function(t.double()) + 0 * t.double()
+
+    @property
+    def largest(self) -> float:
+        """The largest value over the first 100,000 iterations."""
+        return self._largest
+
+
+def check_stepsize(method: object, key: str = "alpha") -> None:
+    """Check a stepsize of a method, when it is made; a function of t becomes a schedule, so that it is checked once."""
+    value = getattr(method, key)
+    schedule = as_schedule(value, key)
+    if callable(value):
+        object.__setattr__(method, key, schedule)
+
+
 def as_schedule(alpha: Stepsize, key: str = "alpha") -> Schedule:
-    """Return the schedule for a number or for a schedule as written in a configuration.
+    """Return the schedule for a number, a function of t, or a schedule as written in a configuration.
 
     >>> import torch
     >>> float(as_schedule({"power": {"start": 0.4, "power": 0.5}}).at(torch.tensor(3)))
@@ -136,5 +201,8 @@ def as_schedule(alpha: Stepsize, key: str = "alpha") -> Schedule:
         return alpha
     if isinstance(alpha, Mapping):
         return SCHEDULES.parse(alpha, key).make()
+    if callable(alpha):
+        with renamed_keys(lambda _: key):
+            return StepsizeFunction(alpha)
     check_positive(key, alpha)
     return Constant(alpha)

@@ -9,7 +9,7 @@ stepsizes α_t since the round began: it is K·α at the exchange, and remains c
 from dataclasses import dataclass
 
 from depositum.algorithms.interface import Algorithm, RoundBased, State, Tensor
-from depositum.algorithms.schedules import Constant, Stepsize, as_schedule
+from depositum.algorithms.schedules import Constant, Stepsize, as_schedule, check_stepsize
 
 #: Default stepsize.
 DEFAULT_ALPHA = 0.05
@@ -31,7 +31,7 @@ class StepsizeMethod(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_schedule(self.alpha)
+        check_stepsize(self)
 
     def stepsize(self, t: int) -> float:
         import torch
