@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,20 @@ def test_documented_ways_to_write_user_data(tmp_path: Path, monkeypatch: pytest.
     found = load_data("mine.npz")
     assert found.train.inputs.tolist() == [[31, 70.5], [28, 60], [45, 80]]
     assert (found.train.targets.tolist(), found.classes) == ([1, 0, 1], 2)
+
+
+def test_documented_callbacks_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks of the page in order: a first callback, early stopping with the best model, a logger."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks(ROOT / "docs" / "callbacks.md", "python"):
+        exec(compile(code, "callbacks.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("t = 0: training loss ")
+    assert names["stopping"].stopped_at < 500
+    assert not names["model"].training
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
 def test_configuration_of_the_readme_is_that_of_the_demo() -> None:

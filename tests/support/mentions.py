@@ -22,7 +22,7 @@ MADE = ("adapter", "clients", "data", "logs", "runs", "seeds", "tensorboard", "r
 #: Names of files that users write, in examples.
 USER_FILES = ("mine.py", "train.py")
 #: First parts of dotted names that are variables in examples.
-VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine")
+VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
 #: Endings by which a dotted name is a file.
 ENDINGS = (".csv", ".gguf", ".gz", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png")
 ENDINGS += (".safetensors", ".tex", ".toml", ".txt")

@@ -174,7 +174,8 @@ class StepsizeFunction(Schedule):
         object.__setattr__(self, "_largest", float(values.max()))
 
     def at(self, t: Tensor) -> Tensor:
-        return self.function(t.double()) + 0 * t.double()
+        value: Tensor = self.function(t.double()) + 0 * t.double()
+        return value
 
     @property
     def largest(self) -> float:
