@@ -403,3 +403,19 @@ def test_fit_rejects_arguments_that_differ_between_ranks(changes: dict[str, Any]
     first, second = launch(fit_with_changes, 2, 2, per_rank=[{}, changes])
     assert second.startswith(f"ConfigError: {message}")
     assert first.startswith("GroupError: rank 1 (host ")
+
+
+def test_fit_in_a_folder_is_extended_as_without_processes(tmp_path: Path) -> None:
+    """Each rank's call has the same folder; a longer call resumes what a shorter one left."""
+    expected = dp.fit(small_model(), [client_data(i) for i in range(4)], **fit_arguments(4))
+    for steps in (9, 15):
+        changes = {"out": tmp_path / "run", "steps": steps}
+        ranks = launch(fit_with_changes, 2, 4, per_rank=[changes, changes])
+        assert all(isinstance(found, dict) for found in ranks), ranks
+    for rank, found in enumerate(ranks):
+        assert found["steps"] == 6  # the second of its two calls has nothing to do
+        own = expected.state["x"][2 * rank : 2 * rank + 2].numpy()
+        assert np.allclose(found["state"]["x"], own, rtol=1e-10, atol=1e-12)
+    loaded = dp.load(tmp_path / "run", small_model())
+    assert np.allclose(loaded.state["x"].numpy(), expected.state["x"].numpy(), rtol=1e-10, atol=1e-12)
+    assert loaded.history["iteration"].tolist() == expected.history["iteration"].tolist()
