@@ -66,9 +66,17 @@ class Channel(ABC):
     def encode(self, sent: Tensor) -> Tensor:
         """The message, uint8 `[bytes]`, that carries the rows `[k, d]`, one after another."""
 
+    def largest_row(self, d: int, dtype: torch.dtype) -> int:
+        """The most bytes that a row of d numbers can take on a link: a sender that announces more is refused."""
+        fixed = self.row_bytes(d, dtype)
+        return 2 * d * dtype.itemsize + 64 if fixed is None else fixed
+
     @abstractmethod
     def decode(self, message: Tensor, sizes: Sequence[int], d: int, dtype: torch.dtype) -> Tensor:
-        """The rows `[k, d]` that a message carries, given the bytes of each; it may share the message's memory."""
+        """The rows `[k, d]` that a message carries, given the bytes of each; it may share the message's memory.
+
+        The message comes from another process. One that `encode` cannot have made is a ValueError.
+        """
 
     def __repr__(self) -> str:
         return self.name
@@ -160,6 +168,9 @@ class Sparse(Channel):
         values = (sent != 0).sum(-1)
         return (values * width + (values * _POSITION).clamp(max=_bytes_of_bits(d))).clamp(max=d * width)
 
+    def largest_row(self, d: int, dtype: torch.dtype) -> int:
+        return d * dtype.itemsize
+
     def encode(self, sent: Tensor) -> Tensor:
         return torch.cat([self._encode_row(row) for row in sent])
 
@@ -186,11 +197,18 @@ class Sparse(Channel):
         row = torch.zeros(d, dtype=dtype, device=message.device)
         # k positions take 4 k < bits, so such a row takes k (width + 4) < bits (width + 4) / 4; one with bits more.
         if _POSITION * length < bits * (width + _POSITION):
-            end = length // (width + _POSITION) * width
-            row[message[end:].clone().view(torch.int32).long()] = message[:end].view(dtype)
+            count, rest = divmod(length, width + _POSITION)
+            if rest:
+                raise ValueError(f"{length} bytes cannot hold values of {width} bytes and their positions")
+            end = count * width
+            positions = _checked_positions(message[end:].clone(), d)
+            row[positions] = message[:end].view(dtype)
         else:
             end = length - bits
-            row.masked_scatter_(_unpack_bits(message[end:], d), message[:end].view(dtype))
+            flags = _unpack_bits(message[end:], d)
+            if end % width or int(flags.sum()) * width != end:
+                raise ValueError(f"{int(flags.sum())} positions are marked, but there are {end / width:g} values")
+            row.masked_scatter_(flags, message[:end].view(dtype))
         return row
 
 
@@ -231,9 +249,18 @@ class TopK(Channel):
     def decode(self, message: Tensor, sizes: Sequence[int], d: int, dtype: torch.dtype) -> Tensor:
         end = self.kept(d) * dtype.itemsize
         rows = message.view(len(sizes), -1)
-        values = rows[:, :end].contiguous().view(dtype)
-        positions = rows[:, end:].contiguous().view(torch.int32).long()
+        # Flattened first: of a single row, torch takes a part for contiguous although its stride is that of the row.
+        values = rows[:, :end].reshape(-1).clone().view(dtype).view(len(sizes), -1)
+        positions = _checked_positions(rows[:, end:].reshape(-1).clone(), d).view(len(sizes), -1)
         return torch.zeros(len(sizes), d, dtype=dtype, device=message.device).scatter(1, positions, values)
+
+
+def _checked_positions(message: Tensor, d: int) -> Tensor:
+    """Positions in rows of d numbers, from a message: outside of a row they would be written into other memory."""
+    positions = message.view(torch.int32).long()
+    if positions.numel() and not (int(positions.min()) >= 0 and int(positions.max()) < d):
+        raise ValueError(f"position {int(positions.max() if positions.max() >= d else positions.min())} of {d} numbers")
+    return positions
 
 
 def _bytes_of_bits(count: int) -> int:

@@ -22,7 +22,7 @@ from depositum.engines.distributed.consistency import (
 from depositum.problem import Problem, from_client_data
 from tests.support.rank_processes import launch
 from tests.support.rank_runs import client_data, fit_with_changes, run_with_arguments
-from tests.support.small_runs import CommandResult, train, write_config
+from tests.support.small_runs import CommandResult, files, train, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -154,8 +154,10 @@ def test_a_run_resumes_on_hosts_whose_files_have_other_paths(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_a_checkpoint_that_not_all_ranks_can_read_is_not_used(tmp_path: Path, broken: bool) -> None:
-    """A simulator's checkpoint that is damaged, or that only one host has, must not stop the run."""
+def test_a_checkpoint_that_not_all_ranks_can_read_is_not_replaced(tmp_path: Path, broken: bool) -> None:
+    """A simulator's checkpoint that is damaged, or that only one host has: as in the simulator, all ranks refuse in one
+    line, and nothing is changed. Fails if the run begins again at 0.
+    """
     config, _ = configs_of_two_hosts(tmp_path, {})
     outs = [tmp_path / f"out{rank}" for rank in range(2)]
     train(config, outs[0], overrides=("run.steps=6",))
@@ -164,8 +166,15 @@ def test_a_checkpoint_that_not_all_ranks_can_read_is_not_used(tmp_path: Path, br
             if (outs[0] / name).exists():
                 (outs[0] / name).write_bytes(b"cut off")
         outs[1] = outs[0]
+    before = files(outs[0])
     results = launch(run_with_arguments, 2, [str(config)], per_rank=[["--out", str(out)] for out in outs])
-    assert [result.code for result in results] == [0, 0], results
+    for out, result in zip(outs, results, strict=True):
+        assert result.code == 2
+        assert result.err.startswith(
+            f"error: --out {out}: {'no rank has a' if broken else 'rank 1 (clients 2–3, host '}"
+        )
+        assert result.err.count("\n") == 1
+    assert files(outs[0]) == before
 
 
 def test_infinite_buffers_are_compared() -> None:

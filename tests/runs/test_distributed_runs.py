@@ -94,7 +94,7 @@ def test_the_folder_has_the_simulators_files_and_numbers(uninterrupted: Path) ->
     assert {name for name in ours if name.startswith("logs/")} == {"logs/rank-0.log", "logs/rank-1.log"}
     assert {name for name in ours if name.startswith("clients/")} == {
         f"clients/{i}{which}.safetensors" for i in range(4) for which in ("", ".previous")
-    }
+    } | {"clients/saved-by-all"}
     assert_same_states(uninterrupted / "2", uninterrupted / "1")
     assert (uninterrupted / "2" / "config.toml").read_bytes() == (uninterrupted / "1" / "config.toml").read_bytes()
     one, two = history(uninterrupted / "1"), history(uninterrupted / "2")

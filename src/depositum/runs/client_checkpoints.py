@@ -20,6 +20,8 @@ from depositum.engines import Costs, Snapshot
 from depositum.runs import checkpoint
 
 FOLDER = "clients"
+#: A file that exists once all ranks have saved a checkpoint: from then on, all of them must have one.
+SAVED_BY_ALL = "saved-by-all"
 
 
 def write(folder: Path, snapshot: Snapshot, clients: Sequence[int]) -> None:
@@ -34,6 +36,23 @@ def iterations(folder: Path, clients: Sequence[int]) -> set[int]:
     """The iterations at which a folder has complete checkpoints of all these clients."""
     found = [set(_files(folder, client)) for client in clients]
     return set.intersection(*found) if found else set()
+
+
+def existing_files(folder: Path, clients: Sequence[int]) -> list[Path]:
+    """The checkpoint files of these clients, complete or damaged."""
+    current = [_current(folder / FOLDER, client) for client in clients]
+    return [path for one in current for path in (checkpoint.previous(one), one) if path.exists()]
+
+
+def mark_saved_by_all(folder: Path) -> None:
+    """Remember, after ranks have waited for each other, that all of them have saved a checkpoint."""
+    (folder / FOLDER / SAVED_BY_ALL).touch()
+
+
+def saved_by_all(folder: Path, clients: Sequence[int]) -> bool:
+    """Whether all ranks are known to have had a checkpoint: by the mark, or since a rank began its second one."""
+    previous = (checkpoint.previous(_current(folder / FOLDER, client)) for client in clients)
+    return (folder / FOLDER / SAVED_BY_ALL).exists() or any(path.exists() for path in previous)
 
 
 def read(folder: Path, clients: Sequence[int], t: int) -> Snapshot:

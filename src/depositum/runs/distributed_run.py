@@ -13,12 +13,12 @@ from depositum import data, models
 from depositum.engines import Callback, Engine, Loop, Snapshot
 from depositum.engines.distributed import Communicator, Placement, ProcessSettings
 from depositum.engines.distributed.torch_communicator import join
-from depositum.errors import DepositumError
+from depositum.errors import DepositumError, PeerLost
 from depositum.launch import Launch
 from depositum.metrics import History
 from depositum.networks import MIXINGS, TOPOLOGIES
 from depositum.runs import checkpoint, client_checkpoints
-from depositum.runs.checkpoint import Latest
+from depositum.runs.common_checkpoint import find_common_checkpoint
 from depositum.runs.config_file import load
 from depositum.runs.config_keys import config_keys
 from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
@@ -113,7 +113,7 @@ def _execute(
         say("reading the language model and its texts")
     engine = build_engine([spec], communicator=communicator)
     clients = engine.clients
-    latest = _common_checkpoint(communicator, out, spec.config.problem.clients, clients)
+    latest = find_common_checkpoint(communicator, out, spec.config.problem.clients, clients)
     snapshot = latest.snapshot if latest else None
     done = snapshot is not None and is_finished(snapshot, spec.config.run.steps)
     with communicator.all_or_none("prepare the folder"):
@@ -133,6 +133,9 @@ def _execute(
     log.log(f"{communicator.names[communicator.rank]}, one of {communicator.size} processes, on {communicator.device}")
     if snapshot is not None:
         say(f"{out}: resuming from iteration {snapshot.t}")
+        if latest is not None and latest.problem is not None:
+            say(latest.problem)
+            log.log(latest.problem)
     writers = [RankWriter(folder, communicator, clients), log]
     loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks])
     on_loop(loop)
@@ -144,6 +147,8 @@ def _execute(
         return _leave(communicator, result, engine)
     except DepositumError as error:
         log.log(str(error))
+        if not isinstance(error, PeerLost):
+            communicator.leave_reason(str(error))
         raise
 
 
@@ -174,24 +179,6 @@ def _local_files(spec: ResolvedConfig) -> list[str]:
     model = table["problem"]["model"]
     reads_files = isinstance(model, dict) and models.MODELS.attribute(model, "path_arguments", ())
     return [*found, "problem.model"] if reads_files else found
-
-
-def _common_checkpoint(communicator: Communicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
-    """The newest checkpoint that all ranks have, of which this one reads its part, or None."""
-    with communicator.all_or_none("look for checkpoints"):
-        complete = _complete_checkpoints(out)
-        own = client_checkpoints.iterations(out, clients)
-    found = communicator.exchange_values(sorted(own | set(complete)), "look for checkpoints")
-    common: set[int] = set.intersection(*map(set, found))
-    if not common:
-        return None
-    t = max(common)
-    with communicator.all_or_none("read the checkpoint"):
-        if t in own:
-            client_checkpoints.make_current(out, clients, t)
-            return Latest(client_checkpoints.read(out, clients, t), out / client_checkpoints.FOLDER)
-        # All clients' rows in one file, as a simulator writes them.
-        return Latest(client_checkpoints.select_clients(checkpoint.read(complete[t]), n, clients), complete[t])
 
 
 def _complete_checkpoints(out: Path) -> dict[int, Path]:

@@ -98,6 +98,7 @@ class RankWriter(Callback):
         client_checkpoints.write(self.folder.path, loop.snapshot, self.clients)
         # No rank begins the next checkpoint before all have this one: all clients share one of their two iterations.
         self.communicator.barrier()
+        client_checkpoints.mark_saved_by_all(self.folder.path)
 
 
 class RankLog(Callback):

@@ -19,6 +19,7 @@ from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import Placement
 from depositum.engines.distributed.communicator import Communicator, Messages, Transfer
 from depositum.engines.mixing import ChannelState, IdentityMix
+from depositum.errors import GroupError
 from depositum.networks import Network
 
 #: Numbers of a term that stay in a core's own cache until the next term is added.
@@ -372,7 +373,10 @@ class Arriving:
         """What a rank sent: the row `[S, d]` of each of its clients that has a neighbour here."""
         message = self._arrived().receive(peer)
         sizes = self._received.get(peer) or [self._fixed or 0] * self._rows(peer)
-        decoded = self._channel.decode(message, sizes, self._d, self._dtype).to(self._device)
+        try:
+            decoded = self._channel.decode(message, sizes, self._d, self._dtype).to(self._device)
+        except (ValueError, RuntimeError, IndexError) as error:
+            raise self._refused(peer, str(error)) from None
         blocks = decoded.view(self._trials, -1, self._d)
         return {client: blocks[:, k] for k, client in enumerate(self._route.receives[peer])}
 
@@ -386,6 +390,10 @@ class Arriving:
         sizes = self._channel.sizes(rows) if self._fixed is None else torch.empty(0, dtype=torch.int64)
         return self._channel.encode(rows).to(wire), sizes.to(wire)
 
+    def _refused(self, peer: int, why: str) -> GroupError:
+        name = self._links.communicator.names[peer]
+        return GroupError(f"{name} sent a message that the channel {self._channel!r} cannot have made: {why}")
+
     def _rows(self, peer: int) -> int:
         return self._trials * len(self._route.receives[peer])
 
@@ -396,6 +404,11 @@ class Arriving:
             assert announced is not None
             self._received = {p: announced.receive(p).view(torch.int64).tolist() for p in self._messages}
             announced.close()
+            largest = self._channel.largest_row(self._d, self._dtype)
+            for peer, sizes in self._received.items():
+                for size in sizes:
+                    if not 0 <= size <= largest:
+                        raise self._refused(peer, f"a row of {size} bytes, but at most {largest} are possible")
             buffers = {p: self._links.buffer(sum(sizes)) for p, sizes in self._received.items()}
             self._transfer = self._links.communicator.post(self._messages, buffers, self._tag)
         return self._transfer
