@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from depositum.algorithms.hyperparameters import check_count, check_interval, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.mixing_rounds import mix_rounds
-from depositum.algorithms.schedules import Stepsize, as_schedule
+from depositum.algorithms.schedules import TunableStepsize, as_schedule
 from depositum.algorithms.stepsize_methods import MIN_ALPHA, StepsizeMethod, iteration_zero
 
 
@@ -78,7 +78,7 @@ class DeepStorm(StepsizeMethod):
         "d^0 too large, and its v1-SVRG equals its v1.",
     )
 
-    alpha: Stepsize = 0.02
+    alpha: TunableStepsize = 0.02
     b: float = 0.1
     c_b: float | None = None
     version: Literal["v2", "v1"] = "v2"

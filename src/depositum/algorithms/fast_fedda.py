@@ -20,7 +20,7 @@ Two vectors up and two down per round (a client can compute w itself), one gradi
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from depositum.algorithms.hyperparameters import check_positive
+from depositum.algorithms.hyperparameters import TunableFloat, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, RoundBased, Tensor
 from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
 
@@ -63,12 +63,13 @@ class FastFedDA(RoundBased):
     server = True
 
     m: float = 0.1
-    G: float = 25.0
+    G: TunableFloat = 25.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("m", self.m)
-        check_positive("G", self.G)
+        if not self.automatic:
+            check_positive("G", self.G)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FastFedDAState:
         return FastFedDAState(t=iteration_zero(x0), x=x0, local=x0, gradients=zeros_like(x0), points=x0, x0=x0)

@@ -1,11 +1,29 @@
 """Checks of hyper-parameters: an error names the hyper-parameter, the value and what is allowed."""
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from depositum.errors import ConfigError, is_integer, is_number, listing, short_repr
+
+#: A stepsize that is chosen by tuning.
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True)
+class _OrAuto:
+    """Makes pydantic accept `"auto"` in place of a number."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema([handler(source), core_schema.literal_schema([AUTO])])
+
+
+#: A number for which `"auto"` can be given. To methods it is a number: they run only once it is one.
+TunableFloat = Annotated[float, _OrAuto()]
 
 
 def check_positive(key: str, value: float) -> None:

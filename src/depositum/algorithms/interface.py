@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from depositum.algorithms.hyperparameters import check_choices
+from depositum.algorithms.hyperparameters import AUTO, check_choices
 from depositum.errors import ConfigError, renamed_keys
 from depositum.registry import Registry
 
@@ -168,6 +168,11 @@ class Algorithm(ABC):
         """Return the largest step that it ever passes to `oracle.prox`."""
         return 0.0
 
+    @property
+    def automatic(self) -> bool:
+        """Whether the stepsize is `"auto"`: it has to be chosen by `depositum.tuning` before the method can run."""
+        return isinstance(value := getattr(self, self.stepsize_key, None), str) and value == AUTO
+
     def stepsize(self, t: int) -> float | None:
         """Return the stepsize α at iteration t with which G^α is measured; None if the method does not have one."""
         return None
@@ -212,7 +217,7 @@ class Algorithm(ABC):
                 f"{self.name!r} needs a convex h: its prox steps grow beyond 1/(βρ) = {1 / prox_modulus:g}, "
                 "where the prox of a weakly convex h is not single-valued",
             )
-        step = self.largest_prox_step(period)
+        step = 0.0 if self.automatic else self.largest_prox_step(period)
         if step * prox_modulus >= 1:
             product = f"{self.prox_formula}βρ" if len(self.prox_formula) == 1 else f"({self.prox_formula})·βρ"
             raise ConfigError(

@@ -18,7 +18,7 @@ The models are moving averages, hence not sparse; p is. J y^t = J v^t at every t
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_count, check_positive
+from depositum.algorithms.hyperparameters import TunableFloat, check_count, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
 from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.schedules import Stepsize, as_schedule, check_stepsize
@@ -59,13 +59,14 @@ class _AveragingMethod(Algorithm):
     prox_key = "eta"
     prox_formula = "η"
 
-    eta: float = 0.1
+    eta: TunableFloat = 0.1
     a: Stepsize = 0.3
     rounds: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("eta", self.eta)
+        if not self.automatic:
+            check_positive("eta", self.eta)
         if isinstance(self.a, int | float) and not 0 < self.a <= 1:
             raise ConfigError("a", f"{short_repr(self.a)} given; it must lie in (0, 1] or be a schedule")
         check_stepsize(self, "a")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from depositum.algorithms.hyperparameters import parameter_types
 from depositum.algorithms.interface import Algorithm, Tensor
-from depositum.algorithms.schedules import Schedule, Stepsize, as_schedule
+from depositum.algorithms.schedules import Schedule, Stepsize, TunableStepsize, as_schedule
 
 if TYPE_CHECKING:
     import torch
@@ -124,7 +124,7 @@ def merge_methods(
             column = _row_schedules(list(map(as_schedule, values)), clients, device, dtype)
         else:
             column = torch.tensor(values, dtype=dtype, device=device).repeat_interleave(clients)[:, None]
-            column = RowConstants(column) if types[name] == Stepsize else column
+            column = RowConstants(column) if types[name] in (Stepsize, TunableStepsize) else column
         object.__setattr__(merged, name, column)
     return merged
 

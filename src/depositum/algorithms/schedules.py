@@ -7,9 +7,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from depositum.algorithms.hyperparameters import check_positive
+from depositum.algorithms.hyperparameters import AUTO, check_positive
 from depositum.algorithms.interface import Tensor
 from depositum.errors import ConfigError, describe_exception, is_number, renamed_keys, short_repr
 from depositum.registry import Registry
@@ -41,6 +41,9 @@ Stepsize = (
 
 #: The iterations for which the values of a function of t are checked.
 CHECKED_ITERATIONS = 100_000
+
+#: A stepsize that may also be `"auto"`, to be chosen by tuning.
+TunableStepsize = Stepsize | Literal["auto"]
 
 
 @SCHEDULES.register("constant")
@@ -191,7 +194,7 @@ def check_stepsize(method: object, key: str = "alpha") -> None:
         object.__setattr__(method, key, schedule)
 
 
-def as_schedule(alpha: Stepsize, key: str = "alpha") -> Schedule:
+def as_schedule(alpha: TunableStepsize, key: str = "alpha") -> Schedule:
     """Return the schedule for a number, a function of t, or a schedule as written in a configuration.
 
     >>> import torch
@@ -205,5 +208,7 @@ def as_schedule(alpha: Stepsize, key: str = "alpha") -> Schedule:
     if callable(alpha):
         with renamed_keys(lambda _: key):
             return StepsizeFunction(alpha)
+    if alpha == AUTO:
+        raise ConfigError(key, "'auto' given, but a number is needed here: `depositum tune` finds one")
     check_positive(key, alpha)
     return Constant(alpha)

@@ -17,7 +17,7 @@ a constant, or Nesterov's (θ_t − 1)/θ_{t+1} with θ_0 = 1, θ_{t+1} = (1 + �
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from depositum.algorithms.hyperparameters import check_interval, check_nonnegative, check_positive
+from depositum.algorithms.hyperparameters import TunableFloat, check_interval, check_nonnegative, check_positive
 from depositum.algorithms.interface import ALGORITHMS, About, Algorithm, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
 from depositum.errors import ConfigError, short_repr
@@ -77,7 +77,7 @@ class SPPDM(Algorithm):
     )
 
     c: float = 1.0
-    s: float = 3.0
+    s: TunableFloat = 3.0
     kappa: float = 0.1
     b: float = 0.9
     dual_step: float = 0.1
@@ -86,7 +86,8 @@ class SPPDM(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("c", "s", "dual_step"):
-            check_positive(key, getattr(self, key))
+            if not (key == "s" and self.automatic):
+                check_positive(key, getattr(self, key))
         check_nonnegative("kappa", self.kappa)
         check_interval("b", self.b, "(0, 1]")
         if self.eta != "nesterov" if isinstance(self.eta, str) else not 0 <= self.eta < 1:

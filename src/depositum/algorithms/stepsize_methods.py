@@ -9,7 +9,7 @@ stepsizes α_t since the round began: it is K·α at the exchange, and remains c
 from dataclasses import dataclass
 
 from depositum.algorithms.interface import Algorithm, RoundBased, State, Tensor
-from depositum.algorithms.schedules import Constant, Stepsize, as_schedule, check_stepsize
+from depositum.algorithms.schedules import Constant, TunableStepsize, as_schedule, check_stepsize
 
 #: Default stepsize.
 DEFAULT_ALPHA = 0.05
@@ -24,14 +24,15 @@ class StepsizeMethod(Algorithm):
     Parameters
     ----------
     alpha
-        Stepsize α > 0, or a schedule.
+        Stepsize α > 0, a schedule, or `"auto"`.
     """
 
-    alpha: Stepsize = DEFAULT_ALPHA
+    alpha: TunableStepsize = DEFAULT_ALPHA
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_stepsize(self)
+        if not self.automatic:
+            check_stepsize(self)
 
     def stepsize(self, t: int) -> float:
         import torch
@@ -66,7 +67,7 @@ class SmoothMethod(StepsizeMethod):
     Parameters
     ----------
     alpha
-        Stepsize α > 0, or a schedule.
+        Stepsize α > 0, a schedule, or `"auto"`.
     """
 
     handles = "smooth"

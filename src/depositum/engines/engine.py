@@ -138,6 +138,11 @@ class Engine(ABC):
     ) -> None:
         methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
         self.network = network_for(methods[0], network, problem.n, channel)
+        for method in methods:
+            if method.automatic:
+                raise ConfigError(
+                    method.stepsize_key, "'auto' given, but a number is needed here: `depositum tune` finds one"
+                )
         for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
             method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
         self.problem, self.clients, self.channel = problem, clients, channel

@@ -1,0 +1,138 @@
+"""Which of several candidates to take: a decision from measures alone, whoever ran them.
+
+Stability comes first: a candidate is out if one of its seeds diverged or ended worse than it began, and a stepsize is
+out if the next larger one that was tried is unstable (`too_close`). Of the others, those whose held-out loss is within
+one standard error of the best are tied, and of these the one with the lowest training objective is taken. Losses of a
+candidate are those of its worst seed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import stdev
+from typing import Any
+
+#: How far, as a factor, the chosen stepsize is from every stepsize that was seen to be unstable.
+SAFETY = 1.25
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point of the search: values by configuration key, and a stepsize.
+
+    Attributes
+    ----------
+    others
+        The keys and values besides the stepsize.
+    step
+        The stepsize on the scale on which larger is less stable; None where no stepsize is varied.
+    """
+
+    others: tuple[tuple[str, Any], ...] = ()
+    step: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a candidate ended, by seed.
+
+    Attributes
+    ----------
+    held_out
+        Loss on the held-out data at the end; not finite where the seed diverged.
+    objective
+        φ on the training data at the end, in the same way.
+    initial
+        φ on the training data at the start; nothing where it is not known.
+    iterations
+        Length of the run at whose end this was measured.
+    measures
+        Further measures by name, means over seeds, for the user to see.
+    """
+
+    candidate: Candidate
+    held_out: tuple[float, ...]
+    objective: tuple[float, ...]
+    initial: tuple[float, ...] = ()
+    iterations: int = 0
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def step(self) -> float | None:
+        return self.candidate.step
+
+    @property
+    def diverged(self) -> tuple[bool, ...]:
+        """Which seeds left the finite numbers."""
+        ends = zip(self.held_out, self.objective, strict=True)
+        return tuple(not all(map(math.isfinite, end)) for end in ends)
+
+    @property
+    def stable(self) -> bool:
+        """Whether every seed stayed finite and ended no worse than it began."""
+        return not any(self.diverged) and all(
+            end <= start for end, start in zip(self.objective, self.initial, strict=False)
+        )
+
+    @property
+    def worst_held_out(self) -> float:
+        """The highest held-out loss of a seed; infinite if the candidate is not stable."""
+        return max(self.held_out) if self.stable else math.inf
+
+    @property
+    def worst_objective(self) -> float:
+        """The highest training objective of a seed; infinite if the candidate is not stable."""
+        return max(self.objective) if self.stable else math.inf
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean held-out loss over seeds."""
+        if len(self.held_out) < 2 or any(self.diverged):
+            return 0.0
+        return stdev(self.held_out) / math.sqrt(len(self.held_out))
+
+
+def choose(outcomes: Sequence[Outcome], safety: float = SAFETY) -> Outcome | None:
+    """The candidate to take, or None if none is stable.
+
+    A candidate that is too close to an unstable one is taken only if all stable ones are.
+
+    >>> flat = [Outcome(Candidate((), step), (0.30, 0.32), (loss, loss)) for step, loss in ((0.1, 0.2), (0.2, 0.1))]
+    >>> broken = Outcome(Candidate((), 0.4), (0.2, float("nan")), (0.05, float("nan")))
+    >>> choose([*flat, broken]).step, choose([*flat, broken], safety=2.0).step
+    (0.2, 0.1)
+    """
+    stable = [outcome for outcome in outcomes if outcome.stable]
+    if not stable:
+        return None
+    safe = [outcome for outcome in stable if not too_close(outcome, outcomes, safety)] or stable
+    return min(tied(safe), key=lambda outcome: outcome.worst_objective)
+
+
+def tied(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The candidates whose held-out loss is within one standard error of the best."""
+    best = min(outcomes, key=lambda outcome: outcome.worst_held_out)
+    limit = best.worst_held_out + best.standard_error
+    return [outcome for outcome in outcomes if outcome.worst_held_out <= limit]
+
+
+def too_close(outcome: Outcome, outcomes: Sequence[Outcome], safety: float = SAFETY) -> bool:
+    """Whether the next larger stepsize that was tried is unstable, and at most a factor `safety` away."""
+    larger = neighbour(outcome, outcomes, above=True)
+    if larger is None or larger.stable:
+        return False
+    assert larger.step is not None
+    assert outcome.step is not None
+    return larger.step <= safety * outcome.step * (1 + 1e-9)
+
+
+def neighbour(outcome: Outcome, outcomes: Sequence[Outcome], above: bool) -> Outcome | None:
+    """The candidate with the next larger (or smaller) stepsize among those that are otherwise equal."""
+    step, others = outcome.step, outcome.candidate.others
+    if step is None:
+        return None
+    found = {other.step: other for other in outcomes if other.step is not None and other.candidate.others == others}
+    beyond = [other for other in found if (other > step if above else other < step)]
+    if not beyond:
+        return None
+    return found[min(beyond) if above else max(beyond)]
