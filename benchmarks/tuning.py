@@ -4,12 +4,12 @@
 
 For every case and method the stepsize is tuned as `depositum run` does with `alpha = "auto"`, and the run is then
 trained on all its training data with five seeds. The final training loss, the mean over seeds of f at the averaged
-model, is compared with the best of a fine grid: 20 stepsizes with a common ratio of 1.2 around the tuned one, trained in
-the same way, of which those with a seed that diverged are out. A grid whose best point is its first or last is moved
-there and run again, so that it contains the optimum.
+model, is compared with the best of a fine grid: 20 stepsizes with a common ratio of 1.2 around the tuned one, trained
+in the same way, of which those with a seed that diverged are out. A grid whose best point is its first or last is
+moved there and run again, so that it contains the optimum.
 
-Results are added to FILE (default `tuning.json`), from which the table is printed: a case that is already there with the
-same settings and commit is not run again. A9A and MNIST are read from `DEPOSITUM_DATA`.
+Results are added to FILE (default `tuning.json`), from which the table is printed: a case that is already there from
+the same commit is not run again. A9A and MNIST are read from `DEPOSITUM_DATA`.
 """
 
 import argparse
@@ -171,8 +171,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
         good += excess <= TOLERANCE
         margin = f"{r['margin']:.2f} α" if r["margin"] else f"> {r['stable_up_to']:.2f} α"
         print(
-            f"| {r['case']} | {r['method']} | {r['steps']} | {r['alpha']:.4g} | {r['loss']:.4f} | {r['best_alpha']:.4g} "
-            f"| {r['best_loss']:.4f} | {excess:+.1%} | {margin} | {r['cost']:.1f} runs |"
+            f"| {r['case']} | {r['method']} | {r['steps']} | {r['alpha']:.4g} | {r['loss']:.4f} "
+            f"| {r['best_alpha']:.4g} | {r['best_loss']:.4f} | {excess:+.1%} | {margin} | {r['cost']:.1f} runs |"
         )
     finite = sum(math.isfinite(r["loss"]) for r in results)
     print(f"\n{good} of {len(results)} within {TOLERANCE:.0%}; {len(results) - finite} diverged.")

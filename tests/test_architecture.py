@@ -26,6 +26,7 @@ ORDER = (
     "theory",
     "runs",
     "report",
+    "tuning",
     "experiments",
     "fitting",
     "cli",
