@@ -14,6 +14,7 @@ from depositum.data.loading import (
     client_pattern,
     explicit_test_file,
     for_one_file,
+    is_user_data,
     load,
     needs_tokenizer,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "from_clients",
     "heterogeneity",
     "hold_out",
+    "is_user_data",
     "load",
     "needs_tokenizer",
     "observed_labels",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from depositum.data import downloads
 from depositum.data.dataset import Dataset, Samples, UntokenizedDataset, pixels_to_floats
+from depositum.data.image_folders import user_images
 from depositum.data.table_files import user_tables
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
@@ -97,6 +98,7 @@ def synthetic(
 
 
 DATASETS.register("table")(user_tables)
+DATASETS.register("images")(user_images)
 DATASETS.register_path("dolly", "depositum.language.instruction_datasets:Dolly")
 DATASETS.register_path("instructions", "depositum.language.instruction_datasets:InstructionFiles")
 

@@ -51,6 +51,11 @@ def check(spec: Spec | os.PathLike[str], base: Path | None = None, clients: int 
     _resolve(spec, base, clients)
 
 
+def is_user_data(spec: Spec) -> bool:
+    """Whether a dataset is read from the user's files."""
+    return bool(_path_arguments(spec)) or (isinstance(spec, str) and spec not in DATASETS)
+
+
 def needs_tokenizer(spec: object) -> bool:
     """Whether a dataset is text, for language models only."""
     return DATASETS.attribute(spec, "needs_tokenizer", False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from depositum.data.dataset import Dataset, Indices
-from depositum.errors import ConfigError, is_integer
+from depositum.errors import ConfigError, is_integer, short_repr
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry, Spec
 
@@ -71,7 +71,9 @@ def partition(spec: Spec | None, dataset: Dataset, n: int, seed: int) -> list[In
             problem = f"{choice.name!r} needs data that assigns samples to clients, and {dataset.name!r} does not"
             raise ConfigError("partition", f"{problem}; use another partition, or one file per client")
         if (owners := len(dataset.clients)) != n:
-            raise ConfigError("n", f"{n} given, but {dataset.name!r} has the data of {owners} clients")
+            names = ", ".join(map(short_repr, dataset.client_names[:5])) + (", …" if dataset.client_names[5:] else "")
+            found = f"{dataset.name!r} has the data of {owners} client{'s' if owners > 1 else ''}"
+            raise ConfigError("n", f"{n} given, but {found}{names and ': ' + names}")
         parts = choice.make(dataset.clients, n, rng)
     else:
         parts = choice.make(dataset.train.targets.cpu().numpy() if labels is None else labels, n, rng)

@@ -98,19 +98,15 @@ def as_table(frame: "pd.DataFrame", name: str, target: str, by: str | None = Non
         raise DataError(f"{name}: has two columns called {short_repr(duplicates[0])}; give each its own name")
     if not len(frame):
         raise DataError(f"{name}: has no rows")
-    arguments = {
-        "target": target,
-        **({} if by is None else {"by": by}),
-        **{f"drop[{i}]": c for i, c in enumerate(drop)},
-    }
-    for argument, column in arguments.items():
+    arguments = [("target", target), *([] if by is None else [("by", by)]), *(("drop", column) for column in drop)]
+    for argument, column in arguments:
         if column not in columns:
             near = nearest(str(column), map(str, columns))
             problem = f"{short_repr(column)} given, which is not a column of {name}; it can be {listing(columns)}{near}"
             raise ConfigError(argument, problem)
     if by == target:
         raise ConfigError("by", f"{short_repr(by)} given, which is the target; the clients need a column of their own")
-    features = frame.drop(columns=list(dict.fromkeys(arguments.values())))
+    features = frame.drop(columns=list({column for _, column in arguments}))
     if not len(features.columns):
         raise DataError(f"{name}: has no column besides {short_repr(target)}; a model needs features")
     table = Table(features, frame[target], name, None if by is None else frame[by])
@@ -196,10 +192,10 @@ def encode(
     columns = list(tables[0].features.columns)
     for table in tables:
         _check_columns(table, tables[0])
-    for i, column in enumerate(categories):
+    for column in categories:
         if column not in columns:
             problem = f"{short_repr(column)} given, which is not a feature; it can be {listing(columns)}"
-            raise ConfigError(f"categories[{i}]", problem + nearest(str(column), map(str, columns)))
+            raise ConfigError("categories", problem + nearest(str(column), map(str, columns)))
     encoders = [_feature_encoder(tables, column, advice, column in categories) for column in columns]
     names = tuple(name for encoder in encoders for name in encoder.names)
     rows = sum(len(table.features) for table in tables)

@@ -1,10 +1,8 @@
 """Instructions with their responses, read from JSON lines: one object per line, validated before training."""
 
-import gzip
 import json
 import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depositum.data import Indices
-from depositum.errors import ConfigError, DataError, listing, nearest, with_article
+from depositum.data.bounded_reading import read_file
+from depositum.errors import ConfigError, DataError, listing, nearest, short_repr, with_article
 from depositum.randomness import numpy_generator
 
 #: The fields of a record, and those that a line may omit.
@@ -71,25 +70,28 @@ def read_records(path: Path, fields: Mapping[str, str] | None = None) -> list[In
 
     `fields` maps the fields of a record to the names that the file uses for them: `{"response": "answer"}`.
     """
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (EOFError, zlib.error):
-        raise DataError(f"{path}: is damaged") from None
-    return parse_records(content, str(path), fields)
+    return parse_records(read_file(path), str(path), fields)
 
 
 def parse_records(content: bytes, name: str, fields: Mapping[str, str] | None = None) -> list[InstructionRecord]:
     """The records of JSON lines; an invalid line is rejected with its number. Empty lines are ignored."""
-    # Split at newlines only: JSON strings may contain other separators that `splitlines` would split at.
-    lines = enumerate(content.split(b"\n"), start=1)
     names = {field: (fields or {}).get(field, field) for field in FIELDS}
-    records = [_parse_line(line, f"{name}, line {number}", names) for number, line in lines if line.strip()]
+    records = [_parse_line(line, f"{name}, line {number}", names) for number, line in _numbered_lines(content)]
     if not records:
         raise DataError(f"{name}: is empty; it must contain one JSON object per line")
     return records
+
+
+def _numbered_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers from 1; nothing is done for each of a million empty lines.
+
+    Lines end at newlines only: JSON strings may contain other separators that `splitlines` would split at.
+    """
+    number, end = 1, 0
+    for match in re.finditer(rb"\S[^\n]*", content):
+        number += content.count(b"\n", end, match.start())
+        end = match.start()
+        yield number, match[0]
 
 
 def _parse_line(line: bytes, where: str, names: Mapping[str, str]) -> InstructionRecord:
@@ -109,15 +111,26 @@ def _parse_line(line: bytes, where: str, names: Mapping[str, str]) -> Instructio
         if value is None and field in OPTIONAL:
             value = ""
         if name not in table and field not in OPTIONAL:
-            found = ", ".join(map(repr, table)) or "no fields"
+            found = ", ".join(map(short_repr, list(table)[:5])) or "no fields"
             advice = f'if the field has another name, set fields = {{ {field} = "…" }}'
             raise DataError(f"{where}: has no {name!r}; it has {found}; {advice}")
         if not isinstance(value, str):
-            raise DataError(f"{where}: {name!r} is {value!r}; it must be a string")
+            raise DataError(f"{where}: {name!r} is {short_repr(value)}; it must be a string")
+        if not _is_unicode(value):
+            raise DataError(f"{where}: {name!r} contains half of a surrogate pair, which is not a character")
         if field not in OPTIONAL and not value.strip():
             raise DataError(f"{where}: {name!r} is empty")
         values[field] = value
     return InstructionRecord(**values)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be encoded; JSON can also contain halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def stratified_split(categories: Sequence[str] | NDArray[np.str_], shares: Sequence[float], seed: int) -> list[Indices]:

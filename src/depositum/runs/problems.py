@@ -110,8 +110,8 @@ def load_data(spec: ResolvedConfig) -> Dataset:
     try:
         tokenizer = models.tokenizer_path(section.model, base)
         dataset = data.load(section.dataset, base, section.clients, tokenizer)
-        if isinstance(section.dataset, str) and section.dataset not in data.DATASETS:
-            data.check_labels(section.dataset, data.observed_labels(dataset))
+        if data.is_user_data(section.dataset) and not dataset.class_names:
+            data.check_labels(dataset.name, data.observed_labels(dataset))
         if spec.client_files is not None:
             unused = data.unused_file(base / spec.client_files, section.clients)
             if unused is not None:
