@@ -323,7 +323,9 @@ def test_a_run_without_a_complete_checkpoint_is_rejected(tmp_path: Path, damage:
     for name in (CURRENT, PREVIOUS):
         damage(tmp_path / "run" / name)
     before = files(tmp_path / "run")
-    with pytest.raises(RunError, match="is not a complete checkpoint .* there is no earlier one; remove the folder"):
+    with pytest.raises(
+        RunError, match="is not a complete checkpoint .* the one before is damaged too; remove the folder"
+    ):
         train(config, tmp_path / "run", overrides=("run.steps=30",))
     assert files(tmp_path / "run") == before
 

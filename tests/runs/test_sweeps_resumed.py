@@ -90,7 +90,7 @@ def test_a_killed_sweep_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert not any(checkpoint.iteration(folder / checkpoint.PREVIOUS) >= 54 for folder in folders)
+    assert not any(checkpoint.read(folder / checkpoint.PREVIOUS).t >= 54 for folder in folders)
     resumed = execute_all(configs, folders)
     for one, other in zip(resumed, execute_all(configs, run_folders(tmp_path, 4, "uninterrupted")), strict=True):
         assert outcome(one.folder) == outcome(other.folder)

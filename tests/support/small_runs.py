@@ -107,6 +107,7 @@ def outcome(folder: Path, traced: bool = True) -> dict[str, Any]:
     """Everything in a run's folder that must not depend on interruptions: all but wall time and the figure."""
     tensors = {name: content for name, content in files(folder).items() if name.endswith(".safetensors")}
     tensors.pop("state.previous.safetensors", None)
+    tensors = {name: content for name, content in tensors.items() if ".damaged" not in name}
     with (folder / "history.csv").open(newline="") as file:
         history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
     tables = {

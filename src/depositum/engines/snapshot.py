@@ -9,6 +9,7 @@ from torch import Tensor
 
 from depositum.algorithms import State
 from depositum.engines.monitor import Divergence
+from depositum.errors import RunError, short_repr
 from depositum.metrics import Reduction, mean_buffers, mean_row
 from depositum.problem import Oracle
 
@@ -37,8 +38,9 @@ def capture(state: State, oracle: Oracle, channel: dict[str, Tensor]) -> dict[st
 def reinstate(state: State, oracle: Oracle, tensors: dict[str, Tensor], t: int) -> tuple[State, dict[str, Tensor]]:
     """The state of iteration t that `capture` copied, in the form of another state, and the channel's tensors.
 
-    The model's buffers are written to the oracle's.
+    The model's buffers are written to the oracle's. Tensors that are not those of this state are a RunError.
     """
+    _check_same_kind(capture(state, oracle, {}), {k: v for k, v in tensors.items() if not k.startswith(CHANNEL)})
     own = {k: v for k, v in tensors.items() if not k.startswith((BUFFER, CHANNEL))}
     fields: dict[str, Any] = {k: v.to(oracle.device) for k, v in own.items()}
     fields["t"] = torch.tensor(t, dtype=torch.int64, device=oracle.device)
@@ -47,6 +49,17 @@ def reinstate(state: State, oracle: Oracle, tensors: dict[str, Tensor], t: int) 
     channel = {k.removeprefix(CHANNEL): v.to(oracle.device) for k, v in tensors.items() if k.startswith(CHANNEL)}
     replaced: State = state._replace(**fields)
     return replaced, channel
+
+
+def _check_same_kind(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Refuse variables of other names, types or shapes, which might broadcast unnoticed."""
+    for name in sorted(expected.keys() | found.keys()):
+        kinds = [(tensors[name].dtype, tuple(tensors[name].shape)) for tensors in (expected, found) if name in tensors]
+        if len(kinds) < 2 or kinds[0] != kinds[1]:
+            here = f"{kinds[-1][0]} of shape {kinds[-1][1]}" if name in found else "missing"
+            there = f"{kinds[0][0]} of shape {kinds[0][1]}" if name in expected else "not used"
+            problem = f"{short_repr(name)} is {here} in the checkpoint, and {there} in this run"
+            raise RunError(f"{problem}; it is the checkpoint of another run")
 
 
 @dataclass

@@ -1,31 +1,55 @@
-"""Checkpoints: a run's complete state in one safetensors file; the one before is kept until the new one is complete.
+"""Checkpoints: a run's complete state in one file; the one before is kept until the new one is complete.
 
-The file is a function of the run alone (no times, no paths), so that a resumed run ends in the same bytes.
+The file is a function of the run alone (no times, no paths), so that a resumed run ends in the same bytes. It has
+checksums (`tensor_file`): a checkpoint whose bytes changed is not used, but the one before, and is kept under another
+name.
 """
 
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from depositum.engines import Costs, Divergence, Snapshot
 from depositum.errors import RunError
+from depositum.runs import tensor_file
+from depositum.validation import describe_errors
 
 CURRENT, PREVIOUS = "state.safetensors", "state.previous.safetensors"
 
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class _Metadata(BaseModel):
+    """What a checkpoint holds besides tensors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    iteration: _Count
+    costs: Costs
+    seeds: Annotated[tuple[_Count, ...], Field(min_length=1)]
+    diverged: list[Divergence]
+    backend: Annotated[str, Field(max_length=30)] = "auto"
+
 
 class Latest(NamedTuple):
-    """The newest complete checkpoint of a folder, and a message if a newer one is damaged."""
+    """The newest checkpoint of a folder that can be used."""
 
     snapshot: Snapshot
     path: Path
     problem: str | None = None
+    """A message if a newer one is damaged."""
+    damaged: tuple[Path, ...] = ()
+    """The newer files that are damaged."""
+
+    def with_problem(self, line: str) -> str:
+        """A line about what is done, after the damage if there is any."""
+        return f"{self.problem}; {line}" if self.problem else line
 
 
 def previous(current: Path) -> Path:
@@ -42,92 +66,107 @@ def write(current: Path, snapshot: Snapshot) -> None:
         "diverged": [list(d) for d in snapshot.diverged.values()],
         "backend": snapshot.backend,
     }
-    # One metadata key only: the library writes several in no fixed order.
-    part = write_part(current, snapshot.tensors, {"depositum": json.dumps(metadata, sort_keys=True)})
+    part = tensor_file.write_part(current, snapshot.tensors, metadata)
     if current.exists():
         current.replace(previous(current))
     part.replace(current)
 
 
-def write_part(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> Path:
-    """Write tensors to a temporary file beside `path`, safely on disk, and return its path."""
-    part = path.with_name(f"{path.name}.part")
+def read(path: Path) -> Snapshot:
+    """Read one checkpoint file; a damaged one is a RunError."""
+    tensors, table = tensor_file.read(path)
     try:
-        save_file(tensors, part, metadata=metadata)
-        # The library creates files that only their owner can read; these get the user's default permissions.
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: cannot be written ({error})") from None
-    return part
-
-
-def iteration(path: Path) -> int:
-    """The iteration of a checkpoint file; a damaged one is a RunError."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return int(json.loads((file.metadata() or {})["depositum"])["iteration"])
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        metadata = _Metadata.model_validate_json(json.dumps(table))
+        _check_rows(tensors, metadata)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {describe_errors([first])}"
+        raise RunError(f"{path}: is not a complete checkpoint ({problem})") from None
+    except ValueError as error:
         raise RunError(f"{path}: is not a complete checkpoint ({error})") from None
+    return Snapshot(
+        seeds=metadata.seeds,
+        t=metadata.iteration,
+        costs=metadata.costs,
+        tensors=tensors,
+        diverged={divergence.seed: divergence for divergence in metadata.diverged},
+        backend=metadata.backend,
+    )
+
+
+def _check_rows(tensors: Mapping[str, Tensor], metadata: _Metadata) -> None:
+    """Refuse models x that are not rows of the trials."""
+    if "x" not in tensors:
+        raise ValueError("it holds no models x")
+    x, seeds = tensors["x"], metadata.seeds
+    if x.dim() != 2 or not x.is_floating_point() or len(set(seeds)) < len(seeds) or len(x) % len(seeds):
+        raise ValueError(f"models x of {x.dtype} and shape {tuple(x.shape)} are not rows of {len(seeds)} seeds")
 
 
 def by_iteration(paths: Iterable[Path]) -> dict[int, Path]:
-    """Those of some files that are complete checkpoints, by iteration."""
-    found = {}
+    """Those of some files that are undamaged checkpoints, by iteration."""
+    return {t: path for path, t in _examine(paths).items() if isinstance(t, int)}
+
+
+def damaged(paths: Iterable[Path]) -> dict[Path, str]:
+    """Those of some files that are not complete checkpoints, each with a message that says why."""
+    return {path: problem for path, problem in _examine(paths).items() if isinstance(problem, str)}
+
+
+def _examine(paths: Iterable[Path]) -> dict[Path, int | str]:
+    """The iteration of every checkpoint that exists, or what is wrong with it."""
+    found: dict[Path, int | str] = {}
     for path in paths:
         if path.exists():
             try:
-                found[iteration(path)] = path
-            except RunError:
-                continue
+                found[path] = read(path).t
+            except RunError as error:
+                found[path] = str(error)
     return found
 
 
-def read(path: Path) -> Snapshot:
-    """Read one checkpoint file; a damaged one is a RunError."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})["depositum"])
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if "x" not in tensors:
-            raise ValueError("it holds no models x")
-        return Snapshot(
-            seeds=tuple(metadata["seeds"]),
-            t=metadata["iteration"],
-            costs=Costs(**metadata["costs"]),
-            tensors=tensors,
-            diverged={d[0]: Divergence(*d) for d in metadata["diverged"]},
-            backend=metadata.get("backend", "auto"),
-        )
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path}: is not a complete checkpoint ({error})") from None
-
-
 def read_latest(folder: Path) -> Latest | None:
-    """The newest complete checkpoint, or None if there are no checkpoints. Nothing is written or removed."""
-    problem = None
+    """The newest undamaged checkpoint, or None if there are no checkpoints. Nothing is written or removed."""
+    latest, problems = find_latest(folder)
+    if latest is None and problems:
+        raise unusable(problems)
+    return latest
+
+
+def find_latest(folder: Path) -> tuple[Latest | None, dict[Path, str]]:
+    """The newest undamaged checkpoint, if any, and what is wrong with newer ones."""
+    problems: dict[Path, str] = {}
     for path in (folder / CURRENT, folder / PREVIOUS):
         if not path.exists():
             continue
         try:
             snapshot = read(path)
         except RunError as error:
-            problem = problem or str(error)
+            problems[path] = str(error)
             continue
-        return Latest(snapshot, path, problem)
-    if problem:
-        raise RunError(f"{problem}, and there is no earlier one; remove the folder to start again")
-    return None
+        return Latest(snapshot, path, next(iter(problems.values()), None), tuple(problems)), problems
+    return None, problems
+
+
+def unusable(problems: Mapping[Path, str]) -> RunError:
+    """The error of a folder all of whose checkpoints are damaged."""
+    others = "the one before is damaged too" if len(problems) > 1 else "there is no earlier one"
+    return RunError(f"{next(iter(problems.values()))}, and {others}; remove the folder to start again")
 
 
 def make_current(latest: Latest) -> None:
-    """Move the newest complete checkpoint to the path of the current one.
+    """Make the newest undamaged checkpoint the current one; damaged files are kept under another name.
 
-    Otherwise a damaged file would become the previous checkpoint, and push out the complete one, at the next.
+    Otherwise a damaged file would become the previous checkpoint, and push out the undamaged one, at the next.
     """
+    for path in latest.damaged:
+        keep_damaged(path)
     current = latest.path.with_name(CURRENT)
     if latest.path != current:
         latest.path.replace(current)
+
+
+def keep_damaged(path: Path) -> None:
+    """Rename a damaged file to `NAME.damaged.SUFFIX`, or `NAME.damaged-2.SUFFIX` and so on if that exists."""
+    names = (f"{path.stem}.damaged{f'-{k}' if k > 1 else ''}{path.suffix}" for k in count(1))
+    path.replace(next(new for name in names if not (new := path.with_name(name)).exists()))

@@ -33,7 +33,7 @@ def write(folder: Path, snapshot: Snapshot, clients: Sequence[int]) -> None:
 
 
 def iterations(folder: Path, clients: Sequence[int]) -> set[int]:
-    """The iterations at which a folder has complete checkpoints of all these clients."""
+    """The iterations at which a folder has undamaged checkpoints of all these clients."""
     found = [set(_files(folder, client)) for client in clients]
     return set.intersection(*found) if found else set()
 
@@ -55,13 +55,23 @@ def saved_by_all(folder: Path, clients: Sequence[int]) -> bool:
     return (folder / FOLDER / SAVED_BY_ALL).exists() or any(path.exists() for path in previous)
 
 
+def damaged(folder: Path, clients: Sequence[int]) -> dict[Path, str]:
+    """The damaged checkpoints of these clients, each with a message that says what is wrong."""
+    return checkpoint.damaged(path for client in clients for path in _both(folder, client))
+
+
 def read(folder: Path, clients: Sequence[int], t: int) -> Snapshot:
     """The rows of these clients at iteration t, as one snapshot."""
     return _combined([checkpoint.read(_files(folder, client)[t]) for client in clients])
 
 
 def make_current(folder: Path, clients: Sequence[int], t: int) -> None:
-    """Make iteration t the current checkpoint, in place of a later one: the next must not push it out."""
+    """Make iteration t the current checkpoint, in place of a later one: the next must not push it out.
+
+    Damaged files are kept under another name.
+    """
+    for path in damaged(folder, clients):
+        checkpoint.keep_damaged(path)
     for client in clients:
         path = _files(folder, client)[t]
         if path != (current := _current(folder / FOLDER, client)):
@@ -77,10 +87,15 @@ def _current(where: Path, client: int) -> Path:
     return where / f"{client}.safetensors"
 
 
-def _files(folder: Path, client: int) -> dict[int, Path]:
-    """The complete checkpoints of a client, by iteration."""
+def _both(folder: Path, client: int) -> tuple[Path, Path]:
+    """The paths of the previous and the current checkpoint of a client."""
     current = _current(folder / FOLDER, client)
-    return checkpoint.by_iteration((checkpoint.previous(current), current))
+    return checkpoint.previous(current), current
+
+
+def _files(folder: Path, client: int) -> dict[int, Path]:
+    """The undamaged checkpoints of a client, by iteration."""
+    return checkpoint.by_iteration(_both(folder, client))
 
 
 def _rows_of_client(snapshot: Snapshot, index: int, clients: int) -> Snapshot:

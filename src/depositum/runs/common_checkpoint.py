@@ -52,16 +52,10 @@ def _look(out: Path, clients: Sequence[int]) -> dict[str, Any]:
     """What this rank has: iterations, damage, and whether all ranks are known to have had a checkpoint once."""
     whole = [path for path in (out / checkpoint.PREVIOUS, out / checkpoint.CURRENT) if path.exists()]
     files = [*whole, *client_checkpoints.existing_files(out, clients)]
-    damage = ""
-    for path in files:
-        try:
-            checkpoint.iteration(path)
-        except RunError as error:
-            damage = damage or str(error)
     own = client_checkpoints.iterations(out, clients) | set(checkpoint.by_iteration(whole))
     return {
         "iterations": sorted(own),
-        "damage": damage,
+        "damage": next(iter(checkpoint.damaged(files).values()), ""),
         "certain": bool(whole) or client_checkpoints.saved_by_all(out, clients),
     }
 

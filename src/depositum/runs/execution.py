@@ -130,7 +130,7 @@ def execute_all(
             unfinished = []
             for run in (runs[index] for index in indices):
                 if run.is_finished():
-                    say(f"{run.out}: nothing to do, {why_finished(run.resumed.snapshot)}")
+                    say(run.resumed.with_problem(f"{run.out}: nothing to do, {why_finished(run.resumed.snapshot)}"))
                 else:
                     unfinished.append(run)
             for group in _groups(unfinished):
@@ -338,8 +338,10 @@ class _Executor:
         for run in runs:
             if run.latest is not None:
                 check_fits(run.latest, problem, run.rows)
-                damage = f"{run.latest.problem}; " if run.latest.problem else ""
-                self.say(f"{damage}{run.out}: resuming from iteration {run.t}")
+                if list(run.latest.snapshot.seeds) != run.seeds:
+                    found = f"{run.latest.path}: holds other seeds than the configuration"
+                    raise RunError(f"{found}; choose another folder")
+                self.say(run.latest.with_problem(f"{run.out}: resuming from iteration {run.t}"))
 
     def _loop(
         self,
@@ -488,11 +490,16 @@ def free_memory() -> None:
 
 def newest_checkpoint(out: Path, clients: int) -> Latest | None:
     """Where a run of all clients resumes: its own last checkpoint, or a later one that processes left."""
-    latest = checkpoint.read_latest(out)
+    latest, problems = checkpoint.find_latest(out)
     later = [t for t in client_checkpoints.iterations(out, range(clients)) if latest is None or t > latest.snapshot.t]
-    if not later:
-        return latest
-    return Latest(client_checkpoints.read(out, range(clients), max(later)), out / checkpoint.CURRENT)
+    damage = [*problems.values(), *client_checkpoints.damaged(out, range(clients)).values()]
+    problem = damage[0] if damage else None
+    if later:
+        snapshot = client_checkpoints.read(out, range(clients), max(later))
+        return Latest(snapshot, out / checkpoint.CURRENT, problem, tuple(problems))
+    if latest is None and problems:
+        raise checkpoint.unusable(problems)
+    return latest and latest._replace(problem=problem)
 
 
 def is_finished(snapshot: Snapshot, steps: int) -> bool:

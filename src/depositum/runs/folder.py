@@ -18,7 +18,7 @@ from torch import nn
 from depositum.errors import ConfigError, RunError, short_repr
 from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
 from depositum.metrics.history import AVERAGED
-from depositum.runs import checkpoint, folder_lock
+from depositum.runs import checkpoint, folder_lock, tensor_file
 from depositum.runs.config_file import differences, parse
 from depositum.runs.config_keys import setting_name
 from depositum.runs.given_problem import same_but_for_the_start
@@ -177,7 +177,7 @@ class RunFolder:
         """Write the averaged model of a seed, by parameter name: the first seed's is `model.safetensors`."""
         path = self.path / seed_file_name(MODEL, seed, first)
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
-        checkpoint.write_part(path, tensors).replace(path)
+        tensor_file.write_part(path, tensors, {}).replace(path)
 
     def write_folder(self, name: str, write: Callable[[Path], None]) -> None:
         """Have `write` fill a temporary folder, then move each of its files into the folder `name`."""
