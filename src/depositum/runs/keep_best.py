@@ -1,11 +1,9 @@
 """Keeping the averaged model of the best evaluation, besides that of the last iteration."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from depositum.engines import Callback, Criterion, Engine, Loop, Mode
@@ -13,7 +11,7 @@ from depositum.errors import ConfigError, RunError
 from depositum.metrics import MetricSettings
 from depositum.models import ExportableModel
 from depositum.problem import Problem
-from depositum.runs import checkpoint
+from depositum.runs import tensor_file
 from depositum.runs.folder import seed_file_name
 
 #: The file of the best model of the first seed, in a run's folder.
@@ -111,14 +109,12 @@ class KeepBest(Callback):
             tensors = problem.averaged_model(best.row, best.buffers).state_dict()
         tensors = {name: z.detach().clone().contiguous() for name, z in {**tensors, **best.buffers}.items()}
         about = {"iteration": best.iteration, "value": best.value, "monitor": self.monitor, "mode": self.mode}
-        checkpoint.write_part(path, tensors, {"depositum": json.dumps(about, sort_keys=True)}).replace(path)
+        tensor_file.write_part(path, tensors, about).replace(path)
 
     def _read(self, path: Path, problem: Problem) -> Best:
         """The best model of earlier sessions."""
         try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-                about = json.loads((file.metadata() or {})["depositum"])
+            tensors, about = tensor_file.read(path)
             best = Best(
                 about["iteration"],
                 about["value"],
@@ -126,7 +122,7 @@ class KeepBest(Callback):
                 {name: tensors[name] for name, _ in problem.model.named_buffers()},
             )
             found = about["monitor"], about["mode"]
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (RunError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RunError(f"{path}: does not hold a best model of this run ({error}); move it away") from None
         if found != (self.monitor, self.mode):
             raise RunError(f"{path}: holds the best model by {found[0]!r}, not by {self.monitor!r}; move it away")
