@@ -1,6 +1,8 @@
 """The documents are true: their code runs, links, paths and names exist, configurations are accepted."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,30 @@ def test_documented_callbacks_run(
     assert names["stopping"].stopped_at < 500
     assert not names["model"].training
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("page", ["python.md", "coming-from.md"])
+def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The blocks in order; that DEPOSITUM with one client is torch's SGD is an assertion in the page itself."""
+    names: dict[str, Any] = {}
+    for code in blocks(ROOT / "docs" / page, "python"):
+        exec(compile(code, page, "exec"), names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_examples_in_python_run(script: str, tmp_path: Path) -> None:
+    """As a user would run them, in an empty folder."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_configuration_of_the_readme_is_that_of_the_demo() -> None:
