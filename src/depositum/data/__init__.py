@@ -5,7 +5,7 @@
 
 from depositum.data.client_files import CLIENT_PLACEHOLDER, client_file, shared_test_file, unused_file
 from depositum.data.clients_in_memory import from_clients
-from depositum.data.dataset import Dataset, Indices, Samples, hold_out
+from depositum.data.dataset import Dataset, Indices, Samples, encoding_digest, hold_out
 from depositum.data.datasets import DATASETS
 from depositum.data.downloads import PUBLISHED, DownloadStatus, data_folder, fetch, status
 from depositum.data.loading import (
@@ -37,6 +37,7 @@ __all__ = [
     "client_pattern",
     "data_folder",
     "draw_partition",
+    "encoding_digest",
     "explicit_test_file",
     "fetch",
     "for_one_file",

@@ -1,6 +1,7 @@
 """Samples and datasets: what every data source returns and everything else takes."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -71,6 +72,11 @@ class Dataset:
         if self.classes is not None:
             return self.train.targets.cpu().numpy()
         return None if self.train.category is None else self.train.category.cpu().numpy()
+
+
+def encoding_digest(class_names: Sequence[str], feature_names: Sequence[str]) -> str:
+    """A digest of how a table became numbers, by which processes compare their encodings without sending names."""
+    return hashlib.sha256(repr((tuple(class_names), tuple(feature_names))).encode()).hexdigest()[:16]
 
 
 class UntokenizedDataset(Protocol):

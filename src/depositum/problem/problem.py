@@ -67,6 +67,8 @@ class Problem:
     weighting
         `"uniform"`: f_i is the mean loss of client i. `"samples"`: that mean times n·N_i/N, so that the uniform average
         over clients is the mean over all samples.
+    class_names, feature_names
+        The class of each label and the meaning of each input, where the data are tables.
     """
 
     model: nn.Module
@@ -77,6 +79,8 @@ class Problem:
     regularizer: Regularizer = field(default_factory=Zero)
     beta: float = 0.0
     weighting: Weighting = "uniform"
+    class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for beta in (self.beta, *self.betas):
@@ -188,4 +192,6 @@ def from_client_data(
         regularizer=regularizer or Zero(),
         beta=beta,
         weighting=weighting,
+        class_names=dataset.class_names,
+        feature_names=dataset.feature_names,
     )

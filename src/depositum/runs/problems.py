@@ -188,6 +188,8 @@ def _problem_of(spec: ResolvedConfig, dataset: Dataset, parts: Parts) -> Problem
         regularizer=spec.regularizer,
         beta=section.beta,
         weighting=section.weighting,
+        class_names=dataset.class_names,
+        feature_names=dataset.feature_names,
     )
 
 
@@ -330,6 +332,7 @@ def _facts(spec: ResolvedConfig, dataset: Dataset) -> dict[str, Any]:
         "classes": dataset.classes,
         "labels": data.observed_labels(dataset),
         "samples": len(dataset.train),
+        "encoding": data.encoding_digest(dataset.class_names, dataset.feature_names),
     }
 
 
@@ -344,6 +347,11 @@ def _check_same_data(communicator: Communicator, all_facts: Facts) -> None:
         if fact["settings"] != first[0]["settings"]:
             settings = f"{fact['settings']} {here}, but {first[0]['settings']} {there}"
             raise DataError(f"problem.dataset: the settings of texts are {settings}")
+        if fact["encoding"] != first[0]["encoding"]:
+            problem = f"the columns, their categories or the classes {here} are not those {there}"
+            raise DataError(
+                f"problem.dataset: {problem}; list all classes in 'classes', and encode categories as numbers"
+            )
         if fact["shape"] != first[0]["shape"]:
             shapes = f"{tuple(fact['shape'])} {here}, but {tuple(first[0]['shape'])} {there}"
             raise DataError(f"problem.dataset: samples have shape {shapes}")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from depositum.data import encoding_digest
 from depositum.engines.distributed.communicator import Communicator
 from depositum.errors import ConfigError
 from depositum.problem import Problem, from_client_data
@@ -90,12 +91,15 @@ def problem_from_local_clients(
     have, and compare shapes, the seed and β. (`check_consistency` compares the models.)
     """
     with communicator.all_or_none("read the data"):
-        pairs = [clients] if _is_pair(clients) else list(clients)
-        own = from_client_data(model, pairs, **settings)
+        own = from_client_data(model, [clients] if _is_pair(clients) else clients, **settings)
         facts = _facts(own)
     all_facts = communicator.exchange_values(facts, "read the data")
     with communicator.all_or_none("compare the data"):
         for key, value in facts.items():
+            if key == "table" and value != all_facts[0][key]:
+                here, there = communicator.names[communicator.rank], communicator.names[0]
+                problem = f"the columns, their categories or the classes on {here} are not those on {there}"
+                raise ConfigError("clients", f"{problem}; give every process tables with the same pandas categories")
             if key != "samples" and value != (first := all_facts[0][key]):
                 ranks = f"{value} on {communicator.names[communicator.rank]}, but {first} on {communicator.names[0]}"
                 raise ConfigError(key, f"{ranks}; it must be the same on every rank")
@@ -121,6 +125,7 @@ def _facts(problem: Problem) -> dict[str, Any]:
         "clients": len(trial.parts),
         "inputs": f"{tuple(problem.train.inputs.shape[1:])} per sample",
         "targets": "real numbers" if problem.train.targets.is_floating_point() else "whole numbers",
+        "table": encoding_digest(problem.class_names, problem.feature_names),
         "test": 0 if problem.test is None else len(problem.test),
         "seed": int(trial.seed),
         "beta": problem.beta,
