@@ -88,6 +88,8 @@ class Loop:
     ----------
     folder
         The run's folder, if it has one and this process writes to it.
+    first_seed
+        The first seed of the run, whose files do not have a seed in their names; default the first trial's.
     snapshot
         Where to resume; without one the run begins.
     history
@@ -107,6 +109,7 @@ class Loop:
         snapshot: Snapshot | None = None,
         history: History | None = None,
         folder: Path | None = None,
+        first_seed: int | None = None,
     ) -> None:
         for key, value, least in (("steps", steps, 0), ("checkpoint_every", checkpoint_every, 1)):
             if value < least:
@@ -120,12 +123,13 @@ class Loop:
         self._smoothness = self.metrics.smoothness_of(engine.oracle)
         self.history = history or History()
         self.folder = folder
+        self.first_seed = engine.problem.seeds[0] if first_seed is None else first_seed
         self.average: Average
         self.stop_requested = False
         self.stop_reason = ""
         self._resume = snapshot
         self._began = time.perf_counter()
-        self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
+        self._seconds_before = 0.0
 
     def _check(self) -> None:
         """Refuse callbacks that do not fit the run, and user-defined measures that fail."""
@@ -199,6 +203,7 @@ class Loop:
         return due and bool(reduction.sum(torch.tensor([float(self.stop_requested)])) > 0)
 
     def _begin(self) -> None:
+        self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
         labels = self.engine.problem.labels
         if self._resume is None:
             self.engine.start()

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,14 @@ from depositum.engines import Divergence, Snapshot, average
 from depositum.engines.snapshot import BUFFER, CHANNEL
 from depositum.errors import ConfigError, RunError, is_integer, short_repr
 from depositum.layout import Layout
-from depositum.metrics import SINGLE_PROCESS
-from depositum.problem import Problem
+from depositum.metrics import SINGLE_PROCESS, MetricFunction, client_records
+from depositum.problem import Oracle, Problem
 from depositum.problem.model_copy import with_parameters
 from depositum.runs import Config, RunFolder, build_problem, from_table, parse
 from depositum.runs.execution import is_finished, newest_checkpoint
-from depositum.runs.folder import CONSENSUS, read_history
+from depositum.runs.folder import CLIENTS, CONSENSUS, read_history
 from depositum.runs.given_problem import IN_MEMORY, architecture_digest, is_in_memory
+from depositum.runs.keep_best import BEST, KeepBest, read_best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +56,9 @@ class FitResult:
     _problem: Callable[[], Problem] = field(repr=False)
     #: Among processes, the averages that they have computed together, by seed.
     _averages: Mapping[int, tuple[Tensor, dict[str, Tensor]]] = field(default_factory=dict, repr=False)
+    #: The user's measures, and the callback that has kept the best models, if there was one.
+    _functions: Mapping[str, MetricFunction] = field(default_factory=dict, repr=False)
+    _keep_best: KeepBest | None = field(default=None, repr=False)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -113,6 +117,36 @@ class FitResult:
             raise ConfigError("client", f"{short_repr(client)} given; it must be a whole number from 0 to {n - 1}")
         buffers = {k.removeprefix(BUFFER): z[client] for k, z in rows.items() if k.startswith(BUFFER)}
         return self._module(rows["x"][client], buffers)
+
+    @cached_property
+    def client_metrics(self) -> "pd.DataFrame":
+        """Measures of each client on its own training data, one row per seed and client (docs/metrics.md).
+
+        `averaged_loss` and `averaged_accuracy` of the averaged model, `own_loss` and `own_accuracy` of the client's own
+        model, and the same of user-defined measures; seeds that diverged are left out.
+        """
+        import pandas as pd
+
+        if self.folder is not None and self.finished and (path := self.folder / CLIENTS).exists():
+            return pd.read_csv(path)
+        live = self.snapshot.live
+        rows, problem = self.snapshot.rows_of(live), _with_seeds(self.problem, live)
+        if len(rows["x"]) < len(live) * problem.n:
+            raise RunError("client_metrics: this process has the rows of its own clients only; load the run's folder")
+        oracle = Oracle(problem, 2, dtype=rows["x"].dtype, backend="loop")
+        for name, buffer in oracle.buffers.items():
+            buffer.copy_(rows[f"{BUFFER}{name}"])
+        return pd.DataFrame(client_records(rows["x"], oracle, self._functions, {seed: seed for seed in live}))
+
+    @property
+    def best_model(self) -> nn.Module:
+        """The averaged model that `dp.KeepBest` has kept, on the CPU in evaluation mode; of the first seed."""
+        if self._keep_best is not None:
+            return self._keep_best.model(self.seeds[0])
+        if self.folder is None or not (path := self.folder / BEST).exists():
+            raise ConfigError("callbacks", "no best model was kept; add dp.KeepBest('test_loss') to the callbacks")
+        best = read_best(path, self._architecture())
+        return self._module(best.row, best.buffers)
 
     def _average(self, seed: int) -> tuple[Tensor, dict[str, Tensor]]:
         if seed in self._averages:
@@ -197,6 +231,12 @@ def _check_model(model: nn.Module, config: Config, snapshot: Snapshot, path: Pat
     described = stored.get(IN_MEMORY, {}) if isinstance(stored, dict) else {}
     if described.get("architecture") not in (None, architecture_digest(model)):
         raise ConfigError("model", f"its layers or its frozen parameters differ from those of the run in {path}")
+
+
+def _with_seeds(problem: Problem, seeds: Sequence[int]) -> Problem:
+    """The problem with the trials of these seeds; data that were passed in memory are the same for every seed."""
+    trials = {trial.seed: trial for trial in problem.trials}
+    return replace(problem, trials=tuple(replace(trials.get(s, problem.trials[0]), seed=s) for s in seeds))
 
 
 def consensus_series(folder: RunFolder, seeds: Sequence[int]) -> "pd.Series":

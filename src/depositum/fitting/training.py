@@ -43,6 +43,7 @@ from depositum.report.progress import ProgressBar
 from depositum.runs import ResolvedConfig, RunFolder, check_agreement, execute, execute_distributed
 from depositum.runs.config_keys import argument_names
 from depositum.runs.given_problem import resolve_given
+from depositum.runs.keep_best import KeepBest
 
 OnDivergence = Literal["raise", "warn"]
 
@@ -263,6 +264,8 @@ def _train(
         _architecture=lambda: given.model,
         _problem=lambda: given,
         _averages=averages,
+        _functions=spec.metrics.functions,
+        _keep_best=next((callback for callback in callbacks if isinstance(callback, KeepBest)), None),
     )
     return result, ended.divergence(spec) if ended.diverged else None
 

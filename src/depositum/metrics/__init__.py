@@ -20,6 +20,7 @@ from depositum.metrics.measures import (
     proximal_gradient_mapping,
     with_perplexities,
 )
+from depositum.metrics.per_client import client_records, per_client
 from depositum.metrics.reduction import SINGLE_PROCESS, Reduction, SingleProcess
 from depositum.metrics.settings import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 
@@ -44,12 +45,14 @@ __all__ = [
     "as_records",
     "averaged",
     "cheap",
+    "client_records",
     "costly",
     "dry_run",
     "ended_worse",
     "evaluate_functions",
     "mean_buffers",
     "mean_row",
+    "per_client",
     "proximal_gradient_mapping",
     "user_columns",
     "with_perplexities",

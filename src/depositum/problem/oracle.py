@@ -233,19 +233,20 @@ class Oracle:
         each = {f"test_loss:{name}": by_category[:, k] for k, name in enumerate(self.categories)}
         return {"test_loss": loss, "test_accuracy": accuracy, **each}
 
-    def evaluate_rows(self, x: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor]:
-        """Mean loss and accuracy of each row's model on that row's own samples, each `[rows]` in float64.
+    def evaluate_rows(self, x: Tensor, buffers: Buffers, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Mean loss and accuracy of some rows' models on the rows' own samples, each `[len(rows)]` in float64.
 
         Whatever the weighting, all samples of a client count the same. Accuracy is NaN if the loss does not define it.
         """
-        loss, correct = (torch.zeros(len(x), dtype=torch.float64, device=self.device) for _ in range(2))
-        for row in range(self.rows):
+        loss, correct = (torch.zeros(len(rows), dtype=torch.float64, device=self.device) for _ in range(2))
+        for k, row in enumerate(rows):
             model, own = x[row : row + 1], {k: b[row : row + 1] for k, b in buffers.items()}
             for chunk in torch.split(self.samples_of(row), self._samples_per_evaluation):
                 values, answers = self.model.evaluate(model, self.inputs[chunk], self.targets[chunk], own)
-                loss[row] += values.sum(dtype=torch.float64)
-                correct[row] += float("nan") if answers is None else answers.sum()
-        return loss / self.terms, correct / self.terms
+                loss[k] += values.sum(dtype=torch.float64)
+                correct[k] += float("nan") if answers is None else answers.sum()
+        terms = self.terms[list(rows)]
+        return loss / terms, correct / terms
 
     def outputs(
         self, x: Tensor, buffers: Buffers, split: Literal["train", "test"], indices: Tensor

@@ -4,13 +4,14 @@ Whatever is chosen by name (a dataset, a topology, a regularizer, …) follows t
 the sections stand for is built, and checked, by `depositum.runs.resolved`.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from depositum.engines import EngineSettings
 from depositum.engines.distributed import ProcessSettings
-from depositum.metrics import Evaluations, MetricSettings, Sharing
+from depositum.metrics import Evaluations, MetricFunction, MetricSettings, Sharing
 from depositum.problem import Weighting
 
 Named = str | dict[str, Any]
@@ -89,10 +90,11 @@ class MetricsSection(Section):
     alpha: float | None = None
     smoothness: float | Literal["measure"] | None = None
     train_every: int | None = None
+    functions: dict[str, str] | None = None
 
-    def settings(self) -> MetricSettings:
-        """As the loop takes them."""
-        return MetricSettings(**self.model_dump())
+    def settings(self, functions: Mapping[str, MetricFunction] | None = None) -> MetricSettings:
+        """As the loop takes them, with the functions that are named here."""
+        return MetricSettings(**self.model_dump(exclude={"functions"}), functions=functions or {})
 
 
 class ProcessesSection(Section):

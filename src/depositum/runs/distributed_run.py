@@ -82,7 +82,8 @@ def execute_distributed(
     if out is None:
         engine = build_engine([spec], communicator=communicator)
         history = History()
-        loop = make_loop(spec, engine, None, history, callbacks)
+        with communicator.all_or_none("check the measures"):
+            loop = make_loop(spec, engine, None, history, callbacks)
         on_loop(loop)
         final = loop.run()
         before_leaving(engine, final)
@@ -137,7 +138,8 @@ def _execute(
             say(latest.problem)
             log.log(latest.problem)
     writers = [RankWriter(folder, communicator, clients), log]
-    loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks])
+    with communicator.all_or_none("check the measures"):
+        loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks], out if first else None)
     on_loop(loop)
     try:
         final = loop.run()

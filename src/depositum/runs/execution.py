@@ -28,7 +28,7 @@ from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
 from depositum.runs.problems import build_problem, engine_of
 from depositum.runs.resolved import ResolvedConfig
-from depositum.runs.writing import RunWriter, write_models
+from depositum.runs.writing import RunWriter, records_at_end, write_models
 
 Say = Callable[[str], None]
 OnLoop = Callable[[Loop], None]
@@ -253,22 +253,23 @@ class _Executor:
         labels = iter(engine.problem.labels)
         seeds = [{next(labels): seed for seed in run.seeds} for run in runs]
         self._announce_resumption(runs, engine.problem)
-        histories = [run.begin() for run in runs]
         writers = [RunWriter(run.folder, own, self.keep_end) for run, own in zip(runs, seeds, strict=True)]
-        records = [
+        resumed = [
+            run.latest.snapshot.relabelled(list(own)) for run, own in zip(runs, seeds, strict=True) if run.latest
+        ]
+        folder = runs[0].out if len(runs) == 1 else None
+        loop = self._loop(runs[0], engine, Snapshot.joined(resumed) if resumed else None, writers, folder)
+        histories = [run.begin() for run in runs]
+        loop.history = History(
             {**record, "trial": label}
             for own, history in zip(seeds, histories, strict=True)
             for record in history.records
             for label, seed in own.items()
             if seed == record["seed"]
-        ]
-        resumed = [
-            run.latest.snapshot.relabelled(list(own)) for run, own in zip(runs, seeds, strict=True) if run.latest
-        ]
-        loop = self._loop(runs[0], engine, Snapshot.joined(resumed) if resumed else None, History(records), writers)
+        )
         self._attach(loop)
         loop.run()
-        self._stopped |= loop.stop_requested
+        self._stopped |= loop.stop_requested and not loop.stop_reason
         for run, writer, history in zip(runs, writers, histories, strict=True):
             run.finish(writer.snapshot, _extended(history, writer.records))
 
@@ -296,7 +297,8 @@ class _Executor:
                     own = _Events()
                     try:
                         engine = engine_of([run.spec], problem.restricted_to(group), run.backend)
-                        loop = self._loop(run, engine, part, recorded, [own])
+                        loop = self._loop(run, engine, part, [own], run.out)
+                        loop.history = recorded
                         if not stopped:
                             self._attach(loop)
                         part = loop.run(end)
@@ -348,10 +350,11 @@ class _Executor:
         run: Run,
         engine: Engine,
         snapshot: Snapshot | None,
-        history: History,
         writers: Sequence[Callback],
+        folder: Path | None,
     ) -> Loop:
-        return make_loop(run.spec, engine, snapshot, history, [*writers, *self.callbacks])
+        """A loop without a history, which the folder has: what the loop refuses is refused before it is prepared."""
+        return make_loop(run.spec, engine, snapshot, History(), [*writers, *self.callbacks], folder)
 
     def _attach(self, loop: Loop) -> None:
         self.on_loop(loop)
@@ -364,6 +367,10 @@ class _Events(Callback):
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.errors: list[tuple[int, int, float]] = []
+        self.clients: list[dict[str, Any]] = []
+
+    def on_checkpoint(self, loop: Loop) -> None:
+        self.clients += records_at_end(loop, {seed: seed for seed in loop.snapshot.live})
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
         self.records += records
@@ -375,6 +382,7 @@ class _Events(Callback):
         """Append what another loop reported."""
         self.records += other.records
         self.errors += other.errors
+        self.clients += other.clients
 
     def write(self, folder: RunFolder | None, history: History) -> None:
         """Append everything to the folder's files, if there is one, and to the history."""
@@ -382,6 +390,7 @@ class _Events(Callback):
         if folder is not None:
             folder.append_history(records)
             folder.append_trace(sorted(self.errors, key=lambda error: error[1]))
+            folder.write_clients(self.clients)
         _extended(history, records)
 
 
@@ -391,8 +400,9 @@ def make_loop(
     snapshot: Snapshot | None,
     history: History,
     callbacks: Sequence[Callback],
+    folder: Path | None = None,
 ) -> Loop:
-    """The loop of a configuration, resuming from a snapshot if there is one."""
+    """The loop of a configuration, resuming from a snapshot if there is one; see `Loop`."""
     run = spec.config.run
     return Loop(
         engine,
@@ -404,6 +414,8 @@ def make_loop(
         callbacks=callbacks,
         snapshot=snapshot,
         history=history,
+        folder=folder,
+        first_seed=run.seeds[0],
     )
 
 

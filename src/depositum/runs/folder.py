@@ -1,5 +1,6 @@
 """A run's folder: `config.toml`, `history.csv`, `consensus.csv`, checkpoints and the averaged models.
 
+At the end, `clients.csv` has measures of each client on its own data.
 For a language model, `perplexity.csv` has its perplexities at every evaluation: over all test tokens, and by category.
 """
 
@@ -16,7 +17,16 @@ import tomli_w
 from torch import nn
 
 from depositum.errors import ConfigError, RunError, short_repr
-from depositum.metrics import COLUMNS, COSTLY, PERPLEXITY, TRAINING, Evaluations, History, MetricSettings
+from depositum.metrics import (
+    COLUMNS,
+    COSTLY,
+    PERPLEXITY,
+    TRAINING,
+    Evaluations,
+    History,
+    MetricSettings,
+    user_columns,
+)
 from depositum.metrics.history import AVERAGED
 from depositum.runs import checkpoint, folder_lock, tensor_file
 from depositum.runs.config_file import differences, parse
@@ -34,6 +44,7 @@ INTEGER_COLUMNS = ("seed", "iteration", "phases")
 #: Suffix of the name of a file until it is complete.
 PART = ".part"
 HISTORY, CONSENSUS, PERPLEXITIES = "history.csv", "consensus.csv", "perplexity.csv"
+CLIENTS = "clients.csv"
 MODEL = "model.safetensors"
 
 
@@ -45,6 +56,8 @@ class RunFolder:
         #: The description of the model that the run in the folder began with, if another one is given now.
         self._first_model: Any = None
         self._state_there = (path / checkpoint.CURRENT).exists()
+        #: The columns of the history: those that every run has, and the user's.
+        self._columns = COLUMNS
 
     @property
     def config_path(self) -> Path:
@@ -128,6 +141,7 @@ class RunFolder:
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command resumes it")
         last = -1 if t is None else t
         evaluations, metrics = spec.config.run.evaluations(), spec.metrics
+        self._columns = (*COLUMNS, *metrics.functions)
         history = History(
             _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / HISTORY)
@@ -139,7 +153,8 @@ class RunFolder:
             for record in _read(self.path / PERPLEXITIES)
             if record["iteration"] <= last and evaluations.due(record["iteration"])
         ]
-        self._write(HISTORY, _csv(COLUMNS, history.records, header=True))
+        self._write(HISTORY, _csv(self._columns, history.records, header=True))
+        (self.path / CLIENTS).unlink(missing_ok=True)  # it is of a run that has ended
         if perplexities:
             self._write(PERPLEXITIES, _csv(_columns(perplexities), perplexities, header=True))
         else:
@@ -157,7 +172,7 @@ class RunFolder:
                 if (found := {k.removeprefix(PERPLEXITY): v for k, v in record.items() if k.startswith(PERPLEXITY)})
             ]
         )
-        self._append(HISTORY, _csv(COLUMNS, records))
+        self._append(HISTORY, _csv(self._columns, records))
 
     def _append_perplexities(self, records: Sequence[dict[str, Any]]) -> None:
         if not records:
@@ -178,6 +193,11 @@ class RunFolder:
         path = self.path / seed_file_name(MODEL, seed, first)
         tensors = {k: v.detach().clone().contiguous() for k, v in model.state_dict().items()}
         tensor_file.write_part(path, tensors, {}).replace(path)
+
+    def write_clients(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write the measures of each client at the end of the run, if there are any."""
+        if records:
+            self._write(CLIENTS, _csv(_columns(records), records, header=True))
 
     def write_folder(self, name: str, write: Callable[[Path], None]) -> None:
         """Have `write` fill a temporary folder, then move each of its files into the folder `name`."""
@@ -242,7 +262,7 @@ def read_history(path: Path) -> "pd.DataFrame":
     records = _read(file)
     if not records:
         raise RunError(f"{path}: its history is empty")
-    return pd.DataFrame(records, columns=list(COLUMNS))
+    return pd.DataFrame(records, columns=[*COLUMNS, *user_columns(records)])
 
 
 def read_table(path: Path) -> dict[str, Any] | None:

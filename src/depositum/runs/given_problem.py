@@ -6,7 +6,7 @@ only with objects of the same description.
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,13 @@ def resolve_given(
             ),
             "network": _network_section(network, channel),
             "algorithm": AlgorithmSection(name=_method_name(method)),
-            "metrics": MetricsSection(**{k: getattr(metrics, k) for k in MetricsSection.model_fields}),
+            "metrics": _metrics_section(metrics),
         }
     )
     check_numbers(config)
     check_together(config, method, regularizer, metrics)
     settings = config.run.engine_settings()
-    return ResolvedConfig(config, Path(), method, regularizer, network, channel, settings, problem, metrics)
+    return ResolvedConfig(config, Path(), method, regularizer, network, channel, settings, metrics, problem)
 
 
 def is_in_memory(chosen: Named) -> bool:
@@ -147,6 +147,17 @@ def _described_group(group: Group) -> dict[str, Any]:
     if group.patterns is not None:
         described["on"] = group.patterns if isinstance(group.patterns, str) else list(group.patterns)
     return {**described, "scale": group.scale}
+
+
+def _metrics_section(metrics: MetricSettings) -> MetricsSection:
+    section = {key: getattr(metrics, key) for key in MetricsSection.model_fields}
+    section["functions"] = {name: _function_name(f) for name, f in metrics.functions.items()} or None
+    return MetricsSection(**section)
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _network_section(network: Network | None, channel: Channel) -> NetworkSection:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from depositum.engines import Callback, Criterion, Engine, Loop, Mode
 from depositum.errors import ConfigError, RunError
+from depositum.layout import Layout
 from depositum.metrics import MetricSettings
 from depositum.models import ExportableModel
 from depositum.problem import Problem
@@ -20,12 +21,14 @@ BEST = "best.safetensors"
 
 @dataclass(frozen=True)
 class Best:
-    """The averaged model of an evaluation: x̄ `[d]` and its buffers, on the host."""
+    """The averaged model of an evaluation: x̄ `[d]` and its buffers, on the host; and by which criterion it is best."""
 
     iteration: int
     value: float
     row: Tensor
     buffers: dict[str, Tensor]
+    monitor: str
+    mode: Mode
 
 
 class KeepBest(Callback):
@@ -77,12 +80,11 @@ class KeepBest(Callback):
 
     def on_start(self, loop: Loop) -> None:
         self._problem = loop.engine.problem
-        self.best = {}
-        if loop.engine.reduction.rank == 0 and loop.folder is not None:
-            for seed in loop.snapshot.seeds:
-                path = self._path(loop, seed)
-                if path.exists():
-                    self.best[seed] = self._read(path, self._problem)
+        for seed in loop.snapshot.seeds:
+            if loop.t == 0:  # not a later part of a run
+                self.best.pop(seed, None)
+            if loop.folder is not None and (path := self._path(loop, seed)).exists():
+                self.best[seed] = self._read(path, self._problem)
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, Any]]) -> None:
         self._criterion.check_evaluated(loop, records)
@@ -94,13 +96,14 @@ class KeepBest(Callback):
             if value is None or not self._criterion.better(value, known.value if known else None):
                 continue
             buffers = {name: buffer[index].to("cpu", copy=True) for name, buffer in loop.average.buffers.items()}
-            self.best[label] = Best(loop.t, float(value), loop.average.x[index].to("cpu", copy=True), buffers)
+            row = loop.average.x[index].to("cpu", copy=True)
+            self.best[label] = Best(loop.t, float(value), row, buffers, self.monitor, self.mode)
             if loop.folder is not None:
                 self._write(self._path(loop, label), self.best[label], loop.engine.problem)
 
     def _path(self, loop: Loop, seed: int) -> Path:
         assert loop.folder is not None
-        return loop.folder / seed_file_name(BEST, seed, first=seed == loop.snapshot.seeds[0])
+        return loop.folder / seed_file_name(BEST, seed, first=seed == loop.first_seed)
 
     def _write(self, path: Path, best: Best, problem: Problem) -> None:
         if isinstance(problem.model, ExportableModel):  # of a pretrained model, what is trained
@@ -113,17 +116,17 @@ class KeepBest(Callback):
 
     def _read(self, path: Path, problem: Problem) -> Best:
         """The best model of earlier sessions."""
-        try:
-            tensors, about = tensor_file.read(path)
-            best = Best(
-                about["iteration"],
-                about["value"],
-                problem.layout.row(tensors),
-                {name: tensors[name] for name, _ in problem.model.named_buffers()},
-            )
-            found = about["monitor"], about["mode"]
-        except (RunError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"{path}: does not hold a best model of this run ({error}); move it away") from None
-        if found != (self.monitor, self.mode):
-            raise RunError(f"{path}: holds the best model by {found[0]!r}, not by {self.monitor!r}; move it away")
+        best = read_best(path, problem.model)
+        if (best.monitor, best.mode) != (self.monitor, self.mode):
+            raise RunError(f"{path}: holds the best model by {best.monitor!r}, not by {self.monitor!r}; move it away")
         return best
+
+
+def read_best(path: Path, model: nn.Module) -> Best:
+    """The best evaluation that a file holds, of a model of this architecture."""
+    try:
+        tensors, about = tensor_file.read(path)
+        row, buffers = Layout.of(model).row(tensors), {name: tensors[name] for name, _ in model.named_buffers()}
+        return Best(about["iteration"], about["value"], row, buffers, about["monitor"], about["mode"])
+    except (RunError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise RunError(f"{path}: does not hold a best model of this run ({error}); move it away") from None

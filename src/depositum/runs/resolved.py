@@ -27,6 +27,7 @@ from depositum.registry import Registry
 from depositum.regularizers import Regularizer
 from depositum.runs.config import Config, Named
 from depositum.runs.config_keys import config_keys
+from depositum.user_code import import_user_object
 
 #: The clients that a process among many holds, given how many there are.
 Held = Callable[[int], range]
@@ -52,12 +53,12 @@ class ResolvedConfig:
         The folder that relative paths in the configuration start from.
     network
         None for a method with a server.
+    metrics
+        Which measures are evaluated, and how often, with the user's own functions.
     given
         The problem of a run that was started from Python with the user's model and data: it takes the place of the
         dataset, the model and the loss that a configuration names. Of its trials, only the first one's start and parts
         are used; β, the weighting and the seeds are the configuration's.
-    given_metrics
-        The measures of a run that was started from Python, if they are not those of the configuration.
     """
 
     config: Config
@@ -67,13 +68,8 @@ class ResolvedConfig:
     network: Network | None
     channel: Channel
     engine_settings: EngineSettings
+    metrics: MetricSettings
     given: Problem | None = None
-    given_metrics: MetricSettings | None = None
-
-    @property
-    def metrics(self) -> MetricSettings:
-        """Which costly measures are evaluated, and how often."""
-        return self.given_metrics or self.config.metrics.settings()
 
     @cached_property
     def table(self) -> dict[str, Any]:
@@ -138,14 +134,23 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     _check_text(config, base)
     method = build_method(config)
     regularizer = regularizers.build(problem.regularizer)
-    with config_keys("metrics"):
-        metrics = config.metrics.settings()
+    metrics = _build_metrics(config, base)
     check_together(config, method, regularizer, metrics)
     if held is not None:
         _check_among_processes(config)
     channel = as_channel(config.network.channel)
     network = _build_network(config, method, base)
-    return ResolvedConfig(config, base, method, regularizer, network, channel, run.engine_settings())
+    return ResolvedConfig(config, base, method, regularizer, network, channel, run.engine_settings(), metrics)
+
+
+def _build_metrics(config: Config, base: Path) -> MetricSettings:
+    """The measures, with the functions that the configuration names as `"package.module:name"`."""
+    named = config.metrics.functions or {}
+    functions = {
+        name: import_user_object(path, f"metrics.functions.{name}", "measure", base) for name, path in named.items()
+    }
+    with config_keys("metrics"):
+        return config.metrics.settings(functions)
 
 
 def check_together(config: Config, method: Algorithm, regularizer: Regularizer, metrics: MetricSettings) -> None:

@@ -4,12 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from depositum.engines import Callback, Divergence, Loop, Snapshot, average
 from depositum.engines.distributed import Communicator
-from depositum.metrics import OVERALL, Reduction
+from depositum.metrics import OVERALL, Reduction, client_records
 from depositum.models import ExportableModel
 from depositum.problem import Problem
 from depositum.runs import checkpoint, client_checkpoints
@@ -73,7 +74,20 @@ class RunWriter(Callback):
             return
         engine = loop.engine
         write_models(self.folder, self.snapshot, engine.problem, engine.reduction, loop.steps, engine.clients)
+        self.folder.write_clients(records_at_end(loop, self.seeds))
         checkpoint.write(self.folder.path / checkpoint.CURRENT, self.snapshot)
+
+
+def records_at_end(loop: Loop, seeds: Mapping[int, int]) -> list[dict[str, Any]]:
+    """The measures of each client where a run of all clients has ended; empty before, and without training losses.
+
+    `seeds` are the seeds of the run's trials, by their labels in the loop.
+    """
+    ended = loop.t == loop.steps or loop.stop_reason
+    if not ended or loop.metrics.train_every == 0 or not loop.snapshot.live:
+        return []
+    engine = loop.engine
+    return client_records(engine.state.x, engine.oracle, loop.metrics.functions, seeds)
 
 
 class RankWriter(Callback):
