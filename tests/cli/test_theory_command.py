@@ -1,12 +1,13 @@
 """`depositum theory`: its output for a configuration, at any width of the terminal."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from depositum.cli.theory import measure
 from depositum.runs import load
-from depositum.theory import conditions
+from depositum.theory import Setting, conditions, practical_alphas
 from tests.support.small_runs import cli, command, write_config
 
 
@@ -28,6 +29,27 @@ def test_the_printed_largest_stepsize_satisfies_all_conditions(config: Path) -> 
     assert "all conditions hold" in smaller.out
     assert "│ no" not in smaller.out
     assert max(map(len, (result.out + smaller.out).splitlines())) <= 80
+
+
+def test_the_guarantee_is_called_a_worst_case_and_a_stepsize_to_try_is_printed(config: Path) -> None:
+    """A user took the largest α that is proven for the one to use: 67 times as many steps, and a worse result."""
+    result = cli("theory", config)
+    setting = measure(load(config)).setting
+    lines = result.out.splitlines()
+    assert next(line for line in lines if line.startswith("largest α")).endswith("; worst case)")
+    assert "worst-case guarantee, sufficient but not necessary" in result.out
+    assert 'depositum tune CONFIG.toml, or algorithm.alpha = "auto"' in lines[-1]
+    start, low, high = (float(number) for number in re.findall(r"\d\S*\d(?=[ .])", lines[-2]))
+    assert 0.9 <= start * setting.L <= 1
+    assert 0.27 <= low * setting.L <= 0.3
+    assert 2.7 <= high * setting.L <= 3
+
+
+def test_stepsizes_to_try_are_within_what_the_prox_admits() -> None:
+    """MCP with βρ = 2: its prox is defined for α < 1/2 only."""
+    common = {"n": 4, "lam": 0.5, "period": 1, "gamma": 0.5, "alpha": 0.1, "sigma2": 1.0, "batch_size": 1}
+    setting = Setting(**common, beta=1.0, rho=2.0, L=0.1, steps=10, gap=1.0)
+    assert practical_alphas(setting) == (0.25, 0.25, 0.25)
 
 
 @pytest.mark.slow

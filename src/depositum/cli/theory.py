@@ -36,7 +36,7 @@ def command(
 
     L and σ² are measured on the data at the initial model (L in closed form for a linear model). Prints each condition
     with its slack and remedies, the largest stepsize that the theorem admits, its bound term by term, and the schedule
-    of Corollary 1.
+    of Corollary 1. These are worst-case guarantees; which stepsizes to try in practice is printed last.
     """
     _check_option("--smoothness", smooth, positive=True)
     _check_option("--variance", noise, positive=False)
@@ -46,11 +46,17 @@ def command(
         raise ConfigError("algorithm.name", f"{method.name!r} given; the theory applies to 'depositum' only")
     if not spec.config.run.steps:
         raise ConfigError("run.steps", "0 given; the theory needs at least one iteration")
-    measured = measure(spec, smooth, noise)
+    with Console(stderr=True).status("measuring L and σ² on the data"):  # minutes for a large model on a CPU
+        measured = measure(spec, smooth, noise)
     console = Console(highlight=False)
     try:
         conditions = _condition_table(measured.setting, console.width)
-        lines = [*_remedies(measured.setting), *_conclusions(measured), *_limitations(method, measured.network)]
+        lines = [
+            *_remedies(measured.setting),
+            *_conclusions(measured),
+            *_limitations(method, measured.network),
+            *_practice(measured.setting),
+        ]
     except (OverflowError, ZeroDivisionError):
         raise ConfigError(
             "--smoothness", f"L = {measured.setting.L:g} is too large to compute with; scale the loss"
@@ -151,6 +157,7 @@ def _remedies(setting: theory.Setting) -> Iterator[str]:
     if not violated:
         yield "all conditions hold"
         return
+    yield "the theorem does not cover this run, which may converge all the same;"
     yield "to satisfy each condition, use:"
     for condition in violated:
         changes = [remedy.sentence.removeprefix("use ") for remedy in condition.remedies]
@@ -162,7 +169,7 @@ def _conclusions(measured: MeasuredSetting) -> Iterator[str]:
     setting = measured.setting
     largest = theory.largest_alpha(setting)
     alpha = theory.rounded_down(largest.alpha)
-    yield f"largest α that Theorem 1 admits: {alpha:.4g}  (αL = {alpha * setting.L:.3g})"
+    yield f"largest α that Theorem 1 admits: {alpha:.4g}  (αL = {alpha * setting.L:.3g}; worst case)"
     at = setting if theory.conditions_hold(setting) else replace(setting, alpha=alpha)
     where = "" if at is setting else f" at α = {at.alpha:.4g}"
     if measured.gap_known:
@@ -186,6 +193,16 @@ def _conclusions(measured: MeasuredSetting) -> Iterator[str]:
         )
     elif measured.gap_known:
         yield f"  its bound (C1i): {theory.corollary_bound(setting).total:.4g}"
+
+
+def _practice(setting: theory.Setting) -> Iterator[str]:
+    """What the numbers above mean for the choice of a stepsize, as lines."""
+    low, start, high = (theory.rounded_down(alpha, digits=2) for alpha in theory.practical_alphas(setting))
+    yield ""
+    yield "In practice: this is a worst-case guarantee, sufficient but not necessary;"
+    yield "stepsizes that work are usually orders of magnitude larger (docs/theory.md)."
+    yield f"Start with α = {start:g} (about 1/L), and try {low:g} to {high:g}."
+    yield 'To have it chosen: depositum tune CONFIG.toml, or algorithm.alpha = "auto"'
 
 
 def _lam_scope(network: Network) -> str:

@@ -34,6 +34,7 @@ from depositum.theory.inequalities import (
     proposition1_rhs,
 )
 from depositum.theory.margins import delta1, delta2
+from depositum.theory.practice import practical_alphas
 from depositum.theory.setting import Setting
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "lemma3_conditions",
     "lemma3_rhs",
     "network_lam",
+    "practical_alphas",
     "proposition1_conditions",
     "proposition1_rhs",
     "rounded_down",

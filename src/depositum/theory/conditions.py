@@ -184,13 +184,13 @@ _SENTENCES = {
 _EXACT_AVERAGING = "use a network with lam = 0 (complete, all weights 1/n)"
 
 
-def rounded_down(value: float) -> float:
-    """Round an upper limit down to four digits, so that the printed value satisfies it.
+def rounded_down(value: float, digits: int = 4) -> float:
+    """Round an upper limit down to some digits, so that the printed value satisfies it.
 
     >>> rounded_down(0.0123456)
     0.01234
     """
-    return float(Context(prec=4, rounding=ROUND_FLOOR).create_decimal(value))
+    return float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(value))
 
 
 def _remedy(setting: Setting, key: str, holds: Callable[[Setting], bool]) -> Remedy | None:
