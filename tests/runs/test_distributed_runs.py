@@ -278,14 +278,19 @@ def test_a_process_needs_only_the_files_of_its_clients(tmp_path: Path, weighting
 
 
 def test_a_missing_file_is_reported_by_the_rank_that_needs_it(tmp_path: Path) -> None:
-    """In one line with the path; the other rank reports which rank stopped, and no process is left running."""
+    """In one line with the path, the clients of this rank and how ranks are numbered, since the files may just be on
+    another host than expected; the other rank reports which rank stopped, and no process is left running.
+    """
     config = write_run_config(
         tmp_path, problem={"dataset": "data/{client}.npz", "model": "linear", "partition": "natural"}
     )
     write_files(tmp_path / "data", [0, 1, 3])
     first, second = launch(run, 2, str(config), "--out", str(tmp_path / "out"))
     assert (first.code, second.code) == (2, 2)
-    assert second.err == f"error: problem.dataset: {tmp_path / 'data' / '2.npz'}: no such file or folder\n"
+    missing = f"error: problem.dataset: {tmp_path / 'data' / '2.npz'}: no such file or folder; this process holds "
+    assert second.err.startswith(f"{missing}clients 2–3: torchrun numbers hosts in the text order of their addresses")
+    assert "; this is rank 1 (host " in second.err
+    assert second.err.count("\n") == 1
     assert first.err.startswith("error: rank 1 (host ")
     assert "2.npz" in first.err
     assert not (tmp_path / "out").exists()

@@ -26,7 +26,7 @@ def make_engine(
 ) -> Engine:
     """The engine of a run, ready to start: of this process's clients, given a communicator, else of all clients.
 
-    Given a communicator this is a collective call: models, starts and networks that differ are refused.
+    Given a communicator this is a collective call: models, starts, networks and code that differ are refused.
     """
     if communicator is None:
         return Simulator(
@@ -38,7 +38,7 @@ def make_engine(
             settings=settings,
             channel=channel,
         )
-    check_consistency(communicator, problem, network)
+    check_consistency(communicator, problem, network, algorithm if isinstance(algorithm, Algorithm) else algorithm[0])
     with communicator.all_or_none("create the engine"):
         return DistributedEngine(
             problem,

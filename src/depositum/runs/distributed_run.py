@@ -13,7 +13,7 @@ from depositum import data, models
 from depositum.engines import Callback, Engine, Loop, Snapshot
 from depositum.engines.distributed import Communicator, Placement, ProcessSettings
 from depositum.engines.distributed.torch_communicator import join
-from depositum.errors import DepositumError, PeerLost
+from depositum.errors import DataError, DepositumError, PeerLost
 from depositum.launch import Launch
 from depositum.metrics import History
 from depositum.networks import MIXINGS, TOPOLOGIES
@@ -24,6 +24,7 @@ from depositum.runs.config_keys import config_keys
 from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
+from depositum.runs.given_problem import is_in_memory
 from depositum.runs.problems import build_engine
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.writing import RankLog, RankWriter
@@ -41,6 +42,8 @@ def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, R
     settings = spec.config.processes.settings() if spec else ProcessSettings()
     communicator = join(settings.timeout, spec.config.run.device if spec else "cpu")
     with communicator.all_or_none("read the configuration"):
+        if isinstance(mistake, DataError):
+            raise DataError(f"{mistake}; this is {communicator.names[communicator.rank]}")
         if mistake is not None:
             raise mistake
     assert spec is not None
@@ -157,9 +160,14 @@ def _execute(
 def _compared(spec: ResolvedConfig) -> dict[str, Any]:
     """What must be the same on all ranks; files of clients, graphs, weights and language models may lie anywhere.
 
-    What these files hold, except those of clients, is compared when it has been read.
+    What these files hold, except those of clients, is compared when it has been read; so are models and networks that
+    the user passed.
     """
     table = {section: dict(keys) for section, keys in spec.table.items()}
+    for section in ("problem", "network"):
+        for key, value in table.get(section, {}).items():
+            if is_in_memory(value):
+                table[section][key] = "in memory"
     for section, key in (name.split(".") for name in _local_files(spec)):
         if key == "model":  # the other arguments of a language model are compared
             (arguments,) = table[section][key].values()

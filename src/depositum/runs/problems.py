@@ -22,8 +22,8 @@ from depositum.runs.user_extensions import try_method, try_regularizer, user_def
 
 #: Each client's samples for a seed, and those of the test data to evaluate on (None: all).
 Parts = Callable[[int], tuple[Sequence[Indices], Indices | None]]
-#: What each rank tells the others about each of its files.
-Facts = list[list[dict[str, Any]]]
+#: More classes than a model has outputs; which of them occur is exchanged as one byte for each.
+MOST_CLASSES = 1 << 20
 #: Seconds that downloading data may take.
 DOWNLOAD_PATIENCE = 7200.0
 
@@ -260,47 +260,36 @@ def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Pro
 def _problem_of_client_files(spec: ResolvedConfig, communicator: Communicator, held: range) -> Problem:
     """The problem where each client has its own file: no other client's file is opened.
 
-    What ranks must know of each other's data to build the same model is exchanged: the shape of a sample, the number
-    of classes, the labels that occur and, where clients are weighted by samples, how many each has.
+    Ranks learn of each other's data what they need to build the same model, and no more: the shape of a sample, whether
+    there is a test file and, only where clients are weighted by samples, how many each has. The number of classes,
+    which labels occur and the length of the longest text are known of all ranks together, by reductions.
     """
     pattern = spec.client_files
     assert pattern is not None
-    section = spec.config.problem
+    section, texts = spec.config.problem, data.needs_tokenizer(spec.config.problem.dataset)
     with communicator.all_or_none("load the data"):
         files = [_load_file(spec, pattern.replace(data.CLIENT_PLACEHOLDER, str(client))) for client in held]
         shared = data.explicit_test_file(section.dataset) or data.shared_test_file(spec.base / pattern)
         test = _load_file(spec, str(shared)) if shared is not None else None
-
-    def exchange() -> Facts:
-        facts = [_facts(spec, file) for file in [*files, *([test] if test else [])]]
-        return communicator.exchange_values(facts, "load the data")
-
-    all_facts = exchange()
-    if any(fact["classes"] is not None for facts in all_facts for fact in facts):
+    everything = [*files, *([test] if test else [])]
+    if _largest(communicator, max(file.classes is not None for file in everything)):
         # One file of labels determines what the others must be, as it does where one process loads them all.
         with communicator.all_or_none("load the data"):
-            files = [_with_integer_labels(file) for file in files]
-            test = _with_integer_labels(test) if test else None
-        all_facts = exchange()
-    if data.needs_tokenizer(section.dataset):
-        length = max(fact["shape"][0] for facts in all_facts for fact in facts)
-        files = [replace(file, train=file.train.padded_to(length)) for file in files]
-        test = replace(test, train=test.train.padded_to(length)) if test else None
-        all_facts = exchange()
+            everything = [_with_integer_labels(file) for file in everything]
+    if texts:
+        length = _largest(communicator, max(file.train.inputs.shape[1] for file in everything))
+        everything = [replace(file, train=file.train.padded_to(length)) for file in everything]
+    files, test = everything[: len(held)], everything[len(held)] if test else None
+    facts = communicator.exchange_values(_facts(spec, files, test), "load the data")
     with communicator.all_or_none("compare the data"):
-        _check_same_data(communicator, all_facts)
+        _check_same_data(communicator, facts)
+    classes = _largest(communicator, max(file.classes or 0 for file in everything)) or None
+    _check_all_labels(f"problem.dataset: {pattern}", communicator, everything, classes)
     with communicator.all_or_none("build the problem"):
-        everyone = [fact for facts in all_facts for fact in facts]
-        labels = {label for fact in everyone for label in fact["labels"]}
-        data.check_labels(f"problem.dataset: {pattern}", labels, quiet=communicator.rank > 0)
-        counts = [fact["classes"] for fact in everyone]
-        classes = None if counts[0] is None else max(counts)
-        sizes = [fact["samples"] for facts in all_facts for fact in facts[: len(held)]]
         ends = np.cumsum([len(file.train) for file in files])
         own = dict(zip(held, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-        # How many samples others have matters only where clients are weighted by it.
-        weighted = section.weighting == "samples"
-        parts = [own[i] if i in own else absent_part(sizes[i] if weighted else 1) for i in range(section.clients)]
+        sizes = [size for rank in facts for size in rank.get("samples", [1] * len(held))]
+        parts = [own[i] if i in own else absent_part(sizes[i]) for i in range(section.clients)]
         train = Samples(
             torch.cat([file.train.inputs for file in files]), torch.cat([file.train.targets for file in files])
         )
@@ -324,34 +313,54 @@ def _with_integer_labels(dataset: Dataset) -> Dataset:
         raise DataError(f"problem.dataset: {error}") from None
 
 
-def _facts(spec: ResolvedConfig, dataset: Dataset) -> dict[str, Any]:
-    """What a rank tells the others about one file."""
-    return {
+def _facts(spec: ResolvedConfig, files: Sequence[Dataset], test: Dataset | None) -> dict[str, Any]:
+    """What a rank tells the others about its files."""
+    everything = [*files, *([test] if test else [])]
+    facts = {
         "settings": data.arguments_without_paths(spec.config.problem.dataset),
-        "shape": list(dataset.train.inputs.shape[1:]),
-        "classes": dataset.classes,
-        "labels": data.observed_labels(dataset),
-        "samples": len(dataset.train),
-        "encoding": data.encoding_digest(dataset.class_names, dataset.feature_names),
+        "shapes": sorted({tuple(file.train.inputs.shape[1:]) for file in everything}),
+        "encodings": sorted({data.encoding_digest(file.class_names, file.feature_names) for file in everything}),
+        "test": test is not None,
     }
+    if spec.config.problem.weighting == "samples":
+        facts["samples"] = [len(file.train) for file in files]
+    return facts
 
 
-def _check_same_data(communicator: Communicator, all_facts: Facts) -> None:
+def _check_same_data(communicator: Communicator, facts: Sequence[dict[str, Any]]) -> None:
     """Refuse, on this rank, data for which no model can be common with rank 0's."""
-    own, first = all_facts[communicator.rank], all_facts[0]
+    own, first = facts[communicator.rank], facts[0]
     here, there = f"on {communicator.names[communicator.rank]}", f"on {communicator.names[0]}"
-    if len(own) != len(first):
-        exists, missing = (here, there) if len(own) > len(first) else (there, here)
+    if own["test"] != first["test"]:
+        exists, missing = (here, there) if own["test"] else (there, here)
         raise DataError(f"problem.dataset: the test file exists {exists}, but not {missing}")
-    for fact in own:
-        if fact["settings"] != first[0]["settings"]:
-            settings = f"{fact['settings']} {here}, but {first[0]['settings']} {there}"
-            raise DataError(f"problem.dataset: the settings of texts are {settings}")
-        if fact["encoding"] != first[0]["encoding"]:
-            problem = f"the columns, their categories or the classes {here} are not those {there}"
-            raise DataError(
-                f"problem.dataset: {problem}; list all classes in 'classes', and encode categories as numbers"
-            )
-        if fact["shape"] != first[0]["shape"]:
-            shapes = f"{tuple(fact['shape'])} {here}, but {tuple(first[0]['shape'])} {there}"
+    if own["settings"] != first["settings"]:
+        settings = f"{own['settings']} {here}, but {first['settings']} {there}"
+        raise DataError(f"problem.dataset: the settings of texts are {settings}")
+    if any(encoding != first["encodings"][0] for encoding in own["encodings"]):
+        problem = f"the columns, their categories or the classes {here} are not those {there}"
+        raise DataError(f"problem.dataset: {problem}; list all classes in 'classes', and encode categories as numbers")
+    for shape in own["shapes"]:
+        if shape != first["shapes"][0]:
+            shapes = f"{tuple(shape)} {here}, but {tuple(first['shapes'][0])} {there}"
             raise DataError(f"problem.dataset: samples have shape {shapes}")
+
+
+def _largest(communicator: Communicator, number: int) -> int:
+    """The largest of a number of each rank, without whose it is; a collective call."""
+    return -int(communicator.minimum(torch.tensor([-int(number)])))
+
+
+def _check_all_labels(name: str, communicator: Communicator, files: Sequence[Dataset], classes: int | None) -> None:
+    """Check the labels that occur in any rank's files, without learning in whose; a collective call."""
+    if classes is None:
+        return
+    with communicator.all_or_none("compare the labels"):
+        if classes > MOST_CLASSES:
+            raise DataError(f"{name}: the largest label is {classes - 1}; labels are class indices: number them from 0")
+    absent = torch.ones(classes, dtype=torch.uint8)
+    for file in files:
+        absent[data.observed_labels(file)] = 0
+    labels = (communicator.minimum(absent) == 0).nonzero().flatten().tolist()
+    with communicator.all_or_none("compare the labels"):
+        data.check_labels(name, labels, quiet=communicator.rank > 0)

@@ -204,7 +204,7 @@ def check_numbers(config: Config) -> None:
 
 
 def _check_data(config: Config, base: Path, held: Held | None) -> None:
-    problem = config.problem
+    problem, why = config.problem, ""
     files: list[Named] = [problem.dataset]
     if held is not None:
         clients = held(problem.clients)  # refuses numbers that processes cannot share
@@ -212,11 +212,14 @@ def _check_data(config: Config, base: Path, held: Held | None) -> None:
         if pattern is not None:
             names = [pattern.replace(data.CLIENT_PLACEHOLDER, str(client)) for client in clients]
             files = [data.for_one_file(problem.dataset, name) for name in names]
+            share = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients[0]}–{clients[-1]}"
+            order = "torchrun numbers hosts in the text order of their addresses (.10 before .8), or by --node-rank"
+            why = f"; this process holds {share}: {order}"
     try:
         for file in files:
             data.check(file, base, problem.clients)
     except DataError as error:
-        raise DataError(f"problem.dataset: {error}") from None
+        raise DataError(f"problem.dataset: {error}{why}") from None
 
 
 def _check_text(config: Config, base: Path) -> None:

@@ -87,8 +87,8 @@ def problem_from_local_clients(
 ) -> Problem:
     """The problem of all ranks' clients, with the samples of those given here; a collective call.
 
-    `settings` are the other arguments of `from_client_data`. Ranks tell each other how many clients and samples they
-    have, and compare shapes, the seed and β. (`check_consistency` compares the models.)
+    `settings` are the other arguments of `from_client_data`. Ranks tell each other what `_facts` has, and compare it.
+    (`check_consistency` compares the models.)
     """
     with communicator.all_or_none("read the data"):
         own = from_client_data(model, [clients] if _is_pair(clients) else clients, **settings)
@@ -105,7 +105,7 @@ def problem_from_local_clients(
                 raise ConfigError(key, f"{ranks}; it must be the same on every rank")
     (trial,) = own.trials
     offset = communicator.rank * len(trial.parts)
-    sizes = [size for rank in all_facts for size in rank["samples"]]
+    sizes = [size for rank in all_facts for size in rank.get("samples", [1] * len(trial.parts))]
     parts = [
         trial.parts[i - offset] if 0 <= i - offset < len(trial.parts) else absent_part(size)
         for i, size in enumerate(sizes)
@@ -119,9 +119,12 @@ def _is_pair(clients: Any) -> bool:
 
 
 def _facts(problem: Problem) -> dict[str, Any]:
-    """What a rank tells the others about its data; all but `samples` must be the same on every rank."""
+    """What a rank tells the others about its data; all but `samples` must be the same on every rank.
+
+    How many samples each client has is told only where clients are weighted by it.
+    """
     (trial,) = problem.trials
-    return {
+    facts: dict[str, Any] = {
         "clients": len(trial.parts),
         "inputs": f"{tuple(problem.train.inputs.shape[1:])} per sample",
         "targets": "real numbers" if problem.train.targets.is_floating_point() else "whole numbers",
@@ -131,5 +134,7 @@ def _facts(problem: Problem) -> dict[str, Any]:
         "beta": problem.beta,
         "regularizer": str(problem.regularizer),
         "weighting": problem.weighting,
-        "samples": [len(part) for part in trial.parts],
     }
+    if problem.weighting == "samples":
+        facts["samples"] = [len(part) for part in trial.parts]
+    return facts

@@ -1,4 +1,4 @@
-"""Checks that every process has built the same model, the same start and the same network.
+"""Checks that every process has built the same model, the same start and the same network, and runs the same code.
 
 Each process may read files of its own. Numbers are compared by a few sums with random signs, up to rounding:
 processors of two kinds may draw, or calculate, the last digit of a parameter differently.
@@ -10,7 +10,9 @@ from math import isclose
 import torch
 from torch import Tensor
 
+from depositum.algorithms import Algorithm
 from depositum.engines.distributed.communicator import Communicator
+from depositum.engines.distributed.probe import probe, source_digest
 from depositum.errors import ConfigError
 from depositum.networks import Network
 from depositum.problem import Problem
@@ -19,18 +21,32 @@ from depositum.randomness import hash_words
 
 #: The sums that stand for many numbers, by how much of their norm they may differ, and how many are read at once.
 SUMS, ROUNDING, CHUNK = 4, 1e-5, 1 << 18
+#: What is computed by the user's code, the setting that names it, and what it is called.
+CODE = (
+    ("outputs", "model", "the model"),
+    ("losses", "loss", "the loss"),
+    ("penalties", "regularizer", "the regularizer"),
+    ("proxes", "regularizer", "the regularizer"),
+)
 
 
-def check_consistency(communicator: Communicator, problem: Problem, network: Network | None) -> None:
-    """Refuse, on the rank concerned, a model, a start or a network that differs from rank 0's; a collective call."""
+def check_consistency(
+    communicator: Communicator, problem: Problem, network: Network | None, algorithm: Algorithm | None = None
+) -> None:
+    """Refuse, on the rank concerned, whatever differs from rank 0's; a collective call.
+
+    Compared are the model, its start, the network, and what model, loss and regularizer make of the same numbers.
+    """
     what = "compare model and network"
     with communicator.all_or_none(what):
         start = [sketch(trial.start) for trial in problem.trials]
         frozen = _frozen_and_buffers(problem)
         links = [] if network is None else [network.n, network.edges]
         weights = [] if network is None else _weights(network)
-    own = [problem.layout.size, start, frozen, links, weights]
-    size_0, start_0, frozen_0, links_0, weights_0 = communicator.exchange_values(own, what)[0]
+        answers = {name: None if values is None else _finite_sketch(values) for name, values in probe(problem).items()}
+        source = "" if algorithm is None else source_digest(algorithm)
+    own = [problem.layout.size, start, frozen, links, weights, answers, source]
+    size_0, start_0, frozen_0, links_0, weights_0, answers_0, source_0 = communicator.exchange_values(own, what)[0]
     with communicator.all_or_none(what):
         here, there = communicator.names[communicator.rank], communicator.names[0]
         same = "it must be the same on every rank"
@@ -44,6 +60,13 @@ def check_consistency(communicator: Communicator, problem: Problem, network: Net
             raise ConfigError("model", f"frozen parameters or buffers differ between {here} and {there}; {same}")
         if links != links_0 or not _close(weights, weights_0):
             raise ConfigError("network", f"links or weights differ between {here} and {there}; {same}")
+        for name, key, code in CODE:
+            if not _same_answer(answers[name], answers_0[name]):
+                what = f"{name} on the same numbers differ between {here} and {there}"
+                raise ConfigError(key, f"{what}; the code of {code} must be the same on every rank")
+        if source != source_0:
+            what = f"the code of {type(algorithm).__qualname__} differs between {here} and {there}"
+            raise ConfigError("algorithm", f"{what}; it must be the same on every rank")
 
 
 def sketch(values: Tensor, positions: Tensor | None = None) -> list[float]:
@@ -63,6 +86,19 @@ def sketch(values: Tensor, positions: Tensor | None = None) -> list[float]:
     sums[0].sqrt_()
     numbers: list[float] = sums.tolist()
     return numbers
+
+
+def _finite_sketch(values: Tensor) -> list[float]:
+    """How many values are not finite, then a sketch of the others."""
+    finite = values.isfinite()
+    return [float((~finite).sum()), *sketch(values.where(finite, torch.zeros_like(values)))]
+
+
+def _same_answer(a: Sequence[float] | None, b: Sequence[float] | None) -> bool:
+    """Whether two processes computed the same, or neither could."""
+    if a is None or b is None:
+        return a is b
+    return a[0] == b[0] and _close(a[1:], b[1:])
 
 
 def _close(a: Sequence[float], b: Sequence[float]) -> bool:
