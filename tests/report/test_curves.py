@@ -175,3 +175,12 @@ def test_importing_does_not_change_the_matplotlib_backend() -> None:
     check = "import matplotlib; matplotlib.use('svg'); import depositum, depositum.cli; print(matplotlib.get_backend())"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "svg"
+
+
+def test_user_defined_measures_have_panels(tmp_path: Path, figures: list[Figure]) -> None:
+    """After those of the package, also where only one of the runs has the measure."""
+    frame = history()
+    draw_curves({"a": frame.assign(f1=0.5), "b": frame}, tmp_path / "f.png")
+    (figure,) = figures
+    assert list(panels(figure))[-1] == "f1"
+    assert [line.get_label() for line in panels(figure)["f1"].lines if len(line.get_xdata())] == ["a"]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from depositum.report.compared_runs import ComparedRun, grouped_by_problem
 from depositum.report.history_tables import RANKING, comparison_table, format_measure
-from depositum.report.progress import ProgressBar, SweepProgress
+from depositum.report.progress import ProgressBar, SweepProgress, _format_records
 from depositum.report.units import format_bytes, format_duration
 from tests.support.small_histories import history
 from tests.support.small_runs import train, write_config
@@ -175,3 +175,8 @@ def test_progress_of_a_sweep_on_a_terminal() -> None:
     sweep.end()
     assert "digits linear" in out.getvalue()
     assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+
+
+def test_progress_shows_user_defined_measures() -> None:
+    records: list[dict[str, object]] = [{"seed": s, "trial": s, "train_loss": 1.0, "f1": 0.5 + s} for s in (0, 1)]
+    assert _format_records([*records, {"seed": 2, "trial": 2, "train_loss": 1.0}]) == "loss 1.0000  f1 1.0000"

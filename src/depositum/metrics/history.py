@@ -59,8 +59,8 @@ class History:
         return pd.DataFrame(self.records, columns=[*COLUMNS, *user_columns(self.records)])
 
 
-def user_columns(records: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    """The names of user-defined measures in records, in order.
+def user_columns(records: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The names of user-defined measures in records, or in the columns of tables, in order.
 
     >>> user_columns([{"seed": 0, "trial": 0, "f1": 0.5, "perplexity:overall": 9.0}])
     ('f1',)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
+from depositum.metrics import user_columns
 from depositum.report.compared_runs import RunGroup, labels
 from depositum.report.figure_file import save_figure
 
@@ -63,7 +64,8 @@ class Curve(NamedTuple):
 def draw_curves(runs: Mapping[str, pd.DataFrame], path: Path, title: str = "", against: str = "iteration") -> None:
     """Draw the histories of named runs into one figure file.
 
-    A panel is drawn if at least one run has values for it, and shows only the runs that do. The test loss gets a panel
+    A panel is drawn if at least one run has values for it, and shows only the runs that do; user-defined measures come
+    last. The test loss gets a panel
     only if some evaluation lacks an accuracy or a training loss (regression, language models).
     """
     curves = [Curve(label, frame, _style(k, DASHES)) for k, (label, frame) in enumerate(runs.items())]
@@ -96,12 +98,11 @@ def _style(k: int, dashes: Sequence[Dash], dash: int | None = None) -> dict[str,
 
 def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against: str) -> None:
     """Draw the curves of all parts of a legend, by title."""
-    curves = [
-        curve._replace(frame=curve.frame.replace([np.inf, -np.inf], np.nan))
-        for part in parts.values()
-        for curve in part
-    ]
-    shown = [panel for panel in PANELS if any(_has_panel(curve.frame, panel[0]) for curve in curves)] or [PANELS[0]]
+    curves = [curve for part in parts.values() for curve in part]
+    own = user_columns(curve.frame.columns for curve in curves)
+    curves = [curve._replace(frame=_drawable(curve.frame, own)) for curve in curves]
+    panels = (*PANELS, *((name, name, False) for name in own))
+    shown = [panel for panel in panels if any(_has_panel(curve.frame, panel[0]) for curve in curves)] or [PANELS[0]]
     columns = 2 if len(shown) == 4 else min(3, len(shown))
     rows = -(-len(shown) // columns)
     # Not made by pyplot: that would set a backend, which is the user's choice.
@@ -147,6 +148,12 @@ def _draw_legend(figure: Figure, parts: Mapping[str, Sequence[Curve]]) -> None:
     legend = figure.legend(handles, texts, loc="outside lower center", ncols=len(texts) // height, frameon=False)
     for index in titles:
         legend.get_texts()[index].set_fontweight("bold")
+
+
+def _drawable(frame: pd.DataFrame, own: Sequence[str]) -> pd.DataFrame:
+    """A history without infinities, and with the columns of user-defined measures that another run has."""
+    missing = [name for name in own if name not in frame]
+    return frame.replace([np.inf, -np.inf], np.nan).assign(**dict.fromkeys(missing, np.nan))
 
 
 def _points(frame: pd.DataFrame, column: str) -> pd.DataFrame:

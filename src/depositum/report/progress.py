@@ -16,6 +16,7 @@ from rich.progress import (
 from rich.text import Text
 
 from depositum.engines import Callback, Divergence, Loop
+from depositum.metrics import user_columns
 from depositum.report.units import format_duration
 
 
@@ -179,7 +180,7 @@ class _LoopProgress(Callback):
 
 
 def _format_records(records: list[dict[str, object]]) -> str:
-    """Mean loss and accuracy over the seeds of one evaluation."""
+    """Mean loss, accuracy and user-defined measures over the seeds of one evaluation."""
 
     def mean(name: str) -> float | None:
         values = [v for v in (r.get(name) for r in records) if isinstance(v, float) and v == v]
@@ -187,4 +188,5 @@ def _format_records(records: list[dict[str, object]]) -> str:
 
     loss, accuracy = mean("train_loss"), mean("test_accuracy")
     parts = [f"loss {loss:.4f}" if loss is not None else "", f"accuracy {accuracy:.2%}" if accuracy is not None else ""]
+    parts += [f"{name} {mean(name):.4f}" for name in user_columns(records) if mean(name) is not None]
     return "  ".join(part for part in parts if part)
