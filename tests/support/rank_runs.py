@@ -153,3 +153,52 @@ def fit(n: int, as_pair: bool, **changes: Any) -> dict[str, Any] | str:
 def fit_with_changes(n: int, changes: dict[str, Any]) -> dict[str, Any] | str:
     """`dp.fit` with some arguments changed on this rank."""
     return fit(n, False, **changes)
+
+
+def fraction(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """A measure that is not a mean over samples: the largest output of a correct sample over that of all."""
+    correct = outputs.argmax(1) == targets
+    return float(outputs.amax(1)[correct].amax() / outputs.amax())
+
+
+def only_on_rank_0(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    raise RuntimeError("fails where it is evaluated")
+
+
+MEASURES = {"fraction": fraction, "only_on_rank_0": only_on_rank_0}
+
+
+def fit_with_callbacks(n: int, measure: str, monitor: str, **changes: Any) -> dict[str, Any] | str:
+    """`dp.fit` with a user-defined measure, early stopping and the best model."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    share = n // size
+    own = [client_data(i) for i in range(rank * share, (rank + 1) * share)]
+    callbacks, arguments = stopping_arguments(n, measure, monitor, **changes)
+    try:
+        settings = ProcessSettings(timeout=20)
+        result = dp.fit(small_model(), own, callbacks=list(callbacks), processes=settings, **arguments)
+    except dp.DepositumError as error:
+        return f"{type(error).__name__}: {error}"
+    stopping, keep = callbacks
+    kept = {k: v.numpy() for k, v in keep.model().state_dict().items()} if keep.best else {}
+    return {
+        "t": result.iterations,
+        "measure": result.history[measure].tolist(),
+        "stopped": (stopping.best_iteration, stopping.stopped_at),
+        "best": {seed: (best.iteration, best.value) for seed, best in keep.best.items()},
+        "kept": kept,
+    }
+
+
+def stopping_arguments(
+    n: int, measure: str, monitor: str, **changes: Any
+) -> tuple[tuple[dp.EarlyStopping, dp.KeepBest], dict[str, Any]]:
+    """Callbacks, and the other arguments of `dp.fit`, of a run that stops before its last iteration."""
+    callbacks = dp.EarlyStopping(monitor, patience=2, min_delta=0.5, mode="min"), dp.KeepBest(monitor, mode="min")
+    given = {"steps": 60, "evaluate_every": 4, "evaluate_from": 0, "metrics": {measure: MEASURES[measure]}}
+    return callbacks, {**fit_arguments(n), **given, **changes}
+
+
+def fit_with_callbacks_and_changes(n: int, measure: str, monitor: str, changes: dict[str, Any]) -> dict[str, Any] | str:
+    """`fit_with_callbacks` with some arguments changed."""
+    return fit_with_callbacks(n, measure, monitor, **changes)

@@ -102,7 +102,9 @@ def _find_damage(tensors: Mapping[str, Tensor], table: Mapping[str, Any]) -> str
 
 def _checksum_of_tensor(name: str, tensor: Tensor) -> str:
     digest = hashlib.sha256(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-    digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    # `contiguous` keeps any stride of a dimension of size 1, of which there can be no view as bytes.
+    elements = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
+    digest.update(elements.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
