@@ -33,7 +33,7 @@ from depositum.tuning import Candidate, Outcome, tune
 from depositum.tuning.candidate_runs import CandidateRuns
 from depositum.tuning.configured import settings_of, with_settings
 
-METHODS = ("depositum", "dpsgd", "gut", "fedavg", "deepstorm")
+METHODS = ("depositum", "d-psgd", "gut", "fedavg", "deepstorm")
 SEEDS = [0, 1, 2, 3, 4]
 GRID, RATIO = 20, 1.2
 TOLERANCE = 0.02

@@ -17,9 +17,10 @@ from depositum.metrics import ended_worse
 from depositum.report.compared_runs import ComparedRun
 from depositum.report.curves import draw_curves
 from depositum.report.history_tables import summary_table
-from depositum.report.progress import ProgressBar
+from depositum.report.progress import ProgressBar, TuningProgress
 from depositum.report.tensorboard import TensorBoard
 from depositum.runs import ResolvedConfig, RunResult, execute, execute_distributed, join_run, load
+from depositum.tuning import tuned
 
 
 def command(
@@ -47,6 +48,7 @@ def command(
         return
     spec = load(config, overrides or [])
     with StopOnSignal() as stop:
+        spec = tuned(spec, folder, callbacks=[TuningProgress()], say=_print_line, on_loop=stop.attach).spec
         result = execute(
             spec,
             folder,

@@ -93,6 +93,13 @@ class ProgressBar(Callback):
             self._bar.stop()
 
 
+class TuningProgress(ProgressBar):
+    """Shows the progress of candidates that run side by side, without their divergences: those are results."""
+
+    def on_divergence(self, loop: Loop, divergence: Divergence) -> None:
+        pass
+
+
 class SweepProgress:
     """Shows the completed share of a sweep, and an estimate of the remaining time.
 

@@ -46,6 +46,8 @@ PART = ".part"
 HISTORY, CONSENSUS, PERPLEXITIES = "history.csv", "consensus.csv", "perplexity.csv"
 CLIENTS = "clients.csv"
 MODEL = "model.safetensors"
+#: The files of a stepsize that was chosen by tuning, which is done before the run begins.
+TUNING_RESULT, TUNING_TABLE, TUNING_FIGURE = "tuning.toml", "tuning.csv", "tuning.png"
 
 
 class RunFolder:
@@ -78,7 +80,8 @@ class RunFolder:
         if not path.exists():
             return
         if not self.config_path.exists():
-            if any(not file.name.endswith(PART) for file in path.iterdir()):
+            before = (TUNING_RESULT, TUNING_TABLE, TUNING_FIGURE)
+            if any(not file.name.endswith(PART) and file.name not in before for file in path.iterdir()):
                 raise RunError(f"--out {path}: is not empty and holds no run; choose another folder")
             return
         for key, (old, new) in differences(self._existing_table(), tomllib.loads(spec.dump())).items():
@@ -118,6 +121,11 @@ class RunFolder:
             table["problem"]["model"] = self._first_model
             text = tomli_w.dumps(table)
         self._write("config.toml", text, writer)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file beside those of the run, completely or not at all."""
+        self._create()
+        self._write(name, text)
 
     def _create(self) -> None:
         try:

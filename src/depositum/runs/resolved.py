@@ -138,6 +138,11 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
     check_together(config, method, regularizer, metrics)
     if held is not None:
         _check_among_processes(config)
+        if method.automatic:
+            raise ConfigError(
+                method.stepsize_key,
+                "'auto' given, but processes do not search for a stepsize; find one in a simulation: depositum tune",
+            )
     channel = as_channel(config.network.channel)
     network = _build_network(config, method, base)
     return ResolvedConfig(config, base, method, regularizer, network, channel, run.engine_settings(), metrics)

@@ -1,8 +1,20 @@
 """Tuning: a stepsize, and other hyper-parameters, chosen on held-out parts of the clients' training data."""
 
+from depositum.tuning.automatic import automatic, tuned, write_result
 from depositum.tuning.candidate_runs import TuningStopped
 from depositum.tuning.judging import Candidate, Outcome, choose
 from depositum.tuning.tuner import AUTO, tune
 from depositum.tuning.tuning_result import TuningResult
 
-__all__ = ["AUTO", "Candidate", "Outcome", "TuningResult", "TuningStopped", "choose", "tune"]
+__all__ = [
+    "AUTO",
+    "Candidate",
+    "Outcome",
+    "TuningResult",
+    "TuningStopped",
+    "automatic",
+    "choose",
+    "tune",
+    "tuned",
+    "write_result",
+]

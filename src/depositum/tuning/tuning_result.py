@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depositum.algorithms import Algorithm
 from depositum.report.figure_file import save_figure
 from depositum.runs import ResolvedConfig
+from depositum.runs.config_keys import setting_name
 from depositum.tuning.candidate_runs import REPORTED, CandidateRuns
 from depositum.tuning.configured import settings_of, with_settings
 from depositum.tuning.judging import Outcome, choose, tied
@@ -24,10 +26,13 @@ class TuningResult:
     ----------
     best
         The chosen values, by configuration key (`{"algorithm.alpha": 0.12}`).
+    algorithm
+        The method with its chosen values, as `fit` takes it.
     table
         One row per candidate and length: its settings, `iterations`, the losses of its worst seed (`held_out`,
         `objective`), those of each seed (`held_out_seed_0`, …), means of further measures, `stable`, `diverged` (the
-        number of seeds that left the finite numbers) and `chosen`.
+        number of seeds that left the finite numbers), `selected` (the best stepsize for its other settings) and
+        `chosen`.
     margin
         The smallest stepsize that was unstable, divided by the chosen one; None if none was, or no stepsize was varied.
     stable_up_to
@@ -43,6 +48,7 @@ class TuningResult:
     """
 
     best: dict[str, Any]
+    algorithm: Algorithm
     table: "pd.DataFrame"
     margin: float | None
     stable_up_to: float | None
@@ -58,7 +64,7 @@ class TuningResult:
     @property
     def summary(self) -> list[str]:
         """The choice, the margin and the cost, a line each."""
-        values = ", ".join(f"{key} = {value!r}" for key, value in self.best.items())
+        values = ", ".join(f"{setting_name(key)} = {value!r}" for key, value in self.best.items())
         return [f"chosen: {values}", *self.reasons, f"cost: {self.cost:.1f} times the run ({len(self.seeds)} seeds)"]
 
     def figure(self, path: str | Path) -> None:
@@ -100,6 +106,7 @@ def summarize(
 ) -> TuningResult:
     """The result of searches: of what each has chosen, the best."""
     best = _best(chosen)
+    settings = settings_of(best.candidate, spec.algorithm)
     reasons = _reasons(best, chosen, runs)
     margin = stable_up_to = None
     if best.step is not None:
@@ -109,8 +116,9 @@ def summarize(
     run = spec.config.run
     cost = runs.iterations / (run.steps * len(run.seeds)) if run.steps else 0.0
     return TuningResult(
-        best=settings_of(best.candidate, spec.algorithm),
-        table=_table(runs, best, spec),
+        best=settings,
+        algorithm=with_settings(spec, settings).algorithm,
+        table=_table(runs, chosen, best, spec),
         margin=margin,
         stable_up_to=stable_up_to,
         cost=cost,
@@ -156,7 +164,7 @@ def _reasons(best: Outcome, chosen: Sequence[Outcome], runs: CandidateRuns) -> l
     return lines
 
 
-def _table(runs: CandidateRuns, best: Outcome, spec: ResolvedConfig) -> "pd.DataFrame":
+def _table(runs: CandidateRuns, chosen: Sequence[Outcome], best: Outcome, spec: ResolvedConfig) -> "pd.DataFrame":
     import pandas as pd
 
     rows: list[Mapping[str, Any]] = []
@@ -172,6 +180,7 @@ def _table(runs: CandidateRuns, best: Outcome, spec: ResolvedConfig) -> "pd.Data
                 **{name: outcome.measures.get(name, math.nan) for name in REPORTED},
                 "stable": outcome.stable,
                 "diverged": sum(outcome.diverged),
+                "selected": outcome in chosen,
                 "chosen": outcome is best,
                 **{
                     f"{name}_seed_{seed}": value
