@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         PeerLost,
         RegularizerError,
     )
-    from depositum.fitting import FitResult, fit, load
+    from depositum.fitting import FitResult, fit, load, tune
     from depositum.metrics import MetricSettings
     from depositum.networks import (
         Network,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from depositum.report.tensorboard import TensorBoard
     from depositum.runs.keep_best import KeepBest
+    from depositum.tuning import TuningResult
 
     __version__: str
 
@@ -76,7 +77,7 @@ _NAMES = {
     "depositum.errors": (
         "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
     ),
-    "depositum.fitting": "FitResult fit load",
+    "depositum.fitting": "FitResult fit load tune",
     "depositum.metrics": "MetricSettings",
     "depositum.networks": (
         "Network complete erdos_renyi exponential geometric grid hypercube network one_peer_exponential path "
@@ -88,6 +89,7 @@ _NAMES = {
     ),
     "depositum.report.tensorboard": "TensorBoard",
     "depositum.runs.keep_best": "KeepBest",
+    "depositum.tuning": "TuningResult",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -125,6 +127,7 @@ __all__ = [
     "Simplex",
     "SquaredL2",
     "TensorBoard",
+    "TuningResult",
     "Zero",
     "__version__",
     "algorithm",
@@ -142,6 +145,7 @@ __all__ = [
     "ring",
     "star",
     "torus",
+    "tune",
 ]
 
 

@@ -14,7 +14,7 @@ from depositum.interrupt import StopOnSignal
 from depositum.report.progress import TuningProgress
 from depositum.runs import load
 from depositum.runs.folder import TUNING_RESULT
-from depositum.tuning import TuningResult, automatic, tune, write_result
+from depositum.tuning import AUTO, TuningResult, automatic, tune, write_result
 
 #: Columns of the printed table besides the settings, with their headings and formats.
 COLUMNS = {
@@ -82,7 +82,7 @@ def _parse(text: str) -> tuple[str, Any]:
     key, equals, values = text.partition("=")
     if not equals or not key.strip() or not values.strip():
         raise ConfigError("--over", f"{text!r} given; it must be key=value,value, as in algorithm.gamma=0.5,0.9")
-    return key.strip(), [_value(part) for part in values.split(",")]
+    return key.strip(), AUTO if values.strip() == AUTO else [_value(part) for part in values.split(",")]
 
 
 def _value(text: str) -> Any:
@@ -96,7 +96,13 @@ def _table(result: TuningResult, every: bool) -> Table:
     """All candidates or, of several values of other keys, the best stepsize of each combination."""
     shown = result.table if every else result.table[result.table["selected"]]
     columns = {name: text for name, text in COLUMNS.items() if shown[name].notna().any()}
-    table = Table(*(key.partition(".")[2] for key in result.best), *(heading for heading, _ in columns.values()), "", box=None, pad_edge=False)
+    table = Table(
+        *(key.partition(".")[2] for key in result.best),
+        *(heading for heading, _ in columns.values()),
+        "",
+        box=None,
+        pad_edge=False,
+    )
     for _, row in shown.sort_values([*result.best, "iterations"]).iterrows():
         cells = [f"{row[name]:{form}}" if row[name] == row[name] else "–" for name, (_, form) in columns.items()]
         remark = "chosen" if row["chosen"] else "" if row["stable"] else _instability(int(row["diverged"]))

@@ -2,5 +2,6 @@
 
 from depositum.fitting.result import FitResult, load
 from depositum.fitting.training import fit
+from depositum.fitting.tuning_call import tune
 
-__all__ = ["FitResult", "fit", "load"]
+__all__ = ["FitResult", "fit", "load", "tune"]

@@ -21,6 +21,7 @@ from depositum.runs.execution import is_finished, newest_checkpoint
 from depositum.runs.folder import CLIENTS, CONSENSUS, read_history
 from depositum.runs.given_problem import IN_MEMORY, architecture_digest, is_in_memory
 from depositum.runs.keep_best import BEST, KeepBest, read_best
+from depositum.tuning import TuningResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,8 @@ class FitResult:
         (Ctrl-C, early stopping) can be resumed if it has a folder.
     folder
         The run's folder, if it has one.
+    tuning
+        How the stepsize was chosen, if this call has searched for it.
     """
 
     history: "pd.DataFrame"
@@ -59,6 +62,7 @@ class FitResult:
     #: The user's measures, and the callback that has kept the best models, if there was one.
     _functions: Mapping[str, MetricFunction] = field(default_factory=dict, repr=False)
     _keep_best: KeepBest | None = field(default=None, repr=False)
+    tuning: TuningResult | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,11 +40,12 @@ from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
 from depositum.registry import Spec
 from depositum.regularizers import Regularizer, Zero
-from depositum.report.progress import ProgressBar
+from depositum.report.progress import ProgressBar, TuningProgress
 from depositum.runs import ResolvedConfig, RunFolder, check_agreement, execute, execute_distributed
 from depositum.runs.config_keys import argument_names
 from depositum.runs.given_problem import resolve_given
 from depositum.runs.keep_best import KeepBest
+from depositum.tuning import Tuned, tuned
 
 OnDivergence = Literal["raise", "warn"]
 
@@ -111,7 +113,8 @@ def fit(
         `[{"l1": {}, "on": "*.weight"}, {"squared-l2": {}, "on": "*.bias", "scale": 0.5}]`.
     algorithm
         The method and its hyper-parameters (default: `Depositum()`): a method, a name, or a table such as
-        `{"fedavg": {"alpha": 0.1}}`.
+        `{"fedavg": {"alpha": 0.1}}`. With `alpha="auto"` the stepsize is searched for first (docs/tuning.md), and the
+        search is in the result's `tuning`.
     period
         T0: iterations from one communication to the next.
     batch_size
@@ -163,51 +166,75 @@ def fit(
     >>> result.state["x"].shape
     torch.Size([3, 10])
     """
+    arguments = dict(locals())
     with argument_names(), no_autocast():
         _check_types(processes, callbacks, progress, on_divergence)
-        h = _build_regularizer(regularizer, beta)
-        method = _build_method(algorithm)
         settings = processes or ProcessSettings()
-        folder = _build_folder(out)
+        folder = build_folder(out)
         communicator = _join(settings.timeout, device) if launched() else None
-        problem = _build_problem(
-            communicator,
-            model,
-            clients,
-            by=by,
-            target=target,
-            loss=loss,
-            test=test,
-            regularizer=h,
-            beta=0.0 if beta is None else beta,
-            weighting=weighting,
-        )
-        spec = resolve_given(
-            problem,
-            method,
-            network=_build_network(network, problem.n),
-            channel=as_channel(channel),
-            regularizer=h,
-            metrics=_build_metrics(metrics),
-            run={
-                "steps": _as_integer(steps),
-                "period": _as_integer(period),
-                "batch_size": _as_integer(batch_size),
-                "seeds": _build_seeds(seed, seeds),
-                "device": device,
-                "dtype": dtype,
-                "precision": precision,
-                "compile": compile,
-                "evaluate_every": _as_integer(evaluate_every),
-                "evaluate_from": _as_integer(evaluate_from),
-                "checkpoint_every": _checkpoint_every(checkpoint_every, evaluate_every, folder),
-            },
-            processes={"timeout": settings.timeout, "evaluate": settings.evaluate},
-            digests=folder is not None,
-        )
-        result, divergence = _train(spec, folder, communicator, callbacks, progress)
-    _report(result, divergence, on_divergence, f"{method.shorter_steps()}, or dp.tune")
+        spec = resolve_arguments(arguments, folder, communicator)
+        found = _tuned(spec, folder, communicator, progress)
+        result, divergence = _train(found.spec, folder, communicator, callbacks, progress)
+        result = replace(result, tuning=found.result)
+    _report(result, divergence, on_divergence, f"{spec.algorithm.shorter_steps()}, or dp.tune")
     return result
+
+
+def resolve_arguments(
+    given: Mapping[str, Any], folder: Path | None, communicator: Communicator | None
+) -> ResolvedConfig:
+    """The configuration that the arguments of `fit` stand for, checked in full."""
+    settings, beta = given["processes"] or ProcessSettings(), given["beta"]
+    h = _build_regularizer(given["regularizer"], beta)
+    method = _build_method(given["algorithm"])
+    problem = _build_problem(
+        communicator,
+        given["model"],
+        given["clients"],
+        by=given["by"],
+        target=given["target"],
+        loss=given["loss"],
+        test=given["test"],
+        regularizer=h,
+        beta=0.0 if beta is None else beta,
+        weighting=given["weighting"],
+    )
+    return resolve_given(
+        problem,
+        method,
+        network=_build_network(given["network"], problem.n),
+        channel=as_channel(given["channel"]),
+        regularizer=h,
+        metrics=_build_metrics(given["metrics"]),
+        run={
+            "steps": _as_integer(given["steps"]),
+            "period": _as_integer(given["period"]),
+            "batch_size": _as_integer(given["batch_size"]),
+            "seeds": _build_seeds(given["seed"], given["seeds"]),
+            "device": given["device"],
+            "dtype": given["dtype"],
+            "precision": given["precision"],
+            "compile": given["compile"],
+            "evaluate_every": _as_integer(given["evaluate_every"]),
+            "evaluate_from": _as_integer(given["evaluate_from"]),
+            "checkpoint_every": _checkpoint_every(given["checkpoint_every"], given["evaluate_every"], folder),
+        },
+        processes={"timeout": settings.timeout, "evaluate": settings.evaluate},
+        digests=folder is not None,
+    )
+
+
+def _tuned(spec: ResolvedConfig, folder: Path | None, communicator: Communicator | None, progress: bool) -> Tuned:
+    """The configuration with a stepsize in place of `"auto"`."""
+    if communicator is None:
+        callbacks, say = ([TuningProgress()], _print_line) if progress else ([], _ignore)
+        return tuned(spec, folder, callbacks=callbacks, say=say)
+    if spec.algorithm.automatic:
+        raise ConfigError(
+            spec.algorithm.stepsize_key,
+            "'auto' given, but processes do not search for a stepsize; find one in a simulation, with dp.tune",
+        )
+    return Tuned(spec)
 
 
 class _Trace(Callback):
@@ -373,7 +400,8 @@ def _build_seeds(seed: object, seeds: object) -> list[Any]:
     return [_as_integer(each) for each in seeds]
 
 
-def _build_folder(out: object) -> Path | None:
+def build_folder(out: object) -> Path | None:
+    """The folder of a run, from the argument of `fit`."""
     if out is not None and not isinstance(out, str | Path):
         raise ConfigError("out", f"{short_repr(out)} given; it must be the path of a folder, such as 'runs/first'")
     return None if out is None else Path(out).expanduser()

@@ -20,6 +20,7 @@ from depositum.runs.config_file import differences
 from depositum.runs.config_keys import setting_name
 from depositum.runs.folder import MAY_CHANGE, TUNING_FIGURE, TUNING_RESULT, TUNING_TABLE
 from depositum.runs.folder_lock import exclusive
+from depositum.runs.given_problem import same_but_for_the_start
 from depositum.tuning.configured import with_settings
 from depositum.tuning.tuner import tune
 from depositum.tuning.tuning_result import TuningResult
@@ -111,14 +112,18 @@ def stored_choice(folder: Path, spec: ResolvedConfig) -> dict[str, Any] | None:
         differing = differences(before, tomllib.loads(spec.dump()))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError) as error:
         raise RunError(f"{path}: is not the result of tuning ({short_repr(str(error))}); delete it") from None
+    stepsize = f"algorithm.{spec.algorithm.stepsize_key}"
     begun = RunFolder(folder).config_path.exists()
     for key, (old, new) in differing.items():
         section = key.partition(".")[0]
-        if key in _IRRELEVANT or section in _IRRELEVANT or (begun and key == "run.steps") or key in chosen:
+        if key in _IRRELEVANT or section in _IRRELEVANT or (begun and key == "run.steps"):
             continue
+        if key == stepsize or (key in chosen and chosen[key] == new):
+            continue
+        if begun and key == "problem.model" and same_but_for_the_start(old, new):
+            continue  # reported when the run is resumed
         here = f"{setting_name(key)} is {short_repr(old)} there and {short_repr(new)} here"
         raise RunError(f"--out {folder}: its stepsize was tuned for another run ({here}); choose another folder")
-    stepsize = f"algorithm.{spec.algorithm.stepsize_key}"
     if stepsize not in chosen:
         raise RunError(f"{path}: has no value for {setting_name(stepsize)}; choose another folder")
     return {stepsize: chosen[stepsize]}

@@ -138,7 +138,8 @@ class CandidateRuns:
             self._run_group(group[:half], until)
             self._run_group(group[half:], until)
         finally:
-            free_memory()
+            if torch.cuda.is_available():  # the next simulator may need what this one had
+                free_memory()
 
     def _run_at_once(self, group: Sequence[Candidate], until: int) -> None:
         runs = [self._progress[candidate] for candidate in group]

@@ -1,17 +1,18 @@
 """Configurations that differ in hyper-parameters: how the settings of a candidate become its configuration."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from depositum import regularizers
 from depositum.algorithms import Algorithm
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, listing, nearest, short_repr
 from depositum.runs import ResolvedConfig
 from depositum.runs.config import AlgorithmSection
-from depositum.runs.config_keys import config_keys
+from depositum.runs.config_keys import config_keys, setting_name
 from depositum.tuning.judging import Candidate
 from depositum.validation import describe_errors
 
@@ -19,16 +20,29 @@ from depositum.validation import describe_errors
 VARIABLE = ("problem.beta", "run.period", "run.batch_size")
 
 
-def check_key(spec: ResolvedConfig, key: str, option: str) -> str:
+def check_key(spec: ResolvedConfig, key: object) -> str:
     """The full key of a hyper-parameter, which may be given without its section; any other key is refused."""
     hyper = [f"algorithm.{field.name}" for field in dataclasses.fields(spec.algorithm)]  # type: ignore[arg-type]
     allowed = [*hyper, *VARIABLE]
-    if key in allowed:
-        return key
-    named = [full for full in allowed if full.partition(".")[2] == key]
-    if named:
-        return named[0]
-    raise ConfigError(option, f"{key!r} cannot be varied; it can be {listing(allowed)}{nearest(key, allowed)}")
+    found = next((full for full in allowed if key in (full, full.partition(".")[2])), None)
+    if found is None:
+        names = [setting_name(full) for full in allowed]
+        near = nearest(key, [*names, *allowed]) if isinstance(key, str) else ""
+        raise ConfigError("over", f"{short_repr(key)} cannot be varied; it can be {listing(names)}{near}")
+    return found
+
+
+def check_values(key: str, values: object) -> list[Any]:
+    """The values of a hyper-parameter as a list without repetitions; anything else is refused."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise ConfigError(key, f"{short_repr(values)} given; it must be a list of values")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ConfigError(key, f"{short_repr(value)} given; the values must be numbers or names")
+    return list(dict.fromkeys(plain))
 
 
 def settings_of(candidate: Candidate, method: Algorithm) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from depositum.errors import ConfigError
 from depositum.problem import Oracle, Problem
 from depositum.problem.constants import smoothness
 from depositum.runs import ResolvedConfig, build_problem
-from depositum.runs.config_keys import config_keys
+from depositum.runs.config_keys import config_keys, setting_name
 from depositum.tuning.candidate_runs import CandidateRuns
-from depositum.tuning.configured import check_key, settings_of, with_seeds, with_settings
+from depositum.tuning.configured import check_key, check_values, settings_of, with_seeds, with_settings
 from depositum.tuning.held_out import hold_out_by_client
 from depositum.tuning.judging import Candidate, Outcome
 from depositum.tuning.stepsize_search import Request, Search, search_stepsize
@@ -54,6 +54,8 @@ def tune(
     """
     if seeds < 1:
         raise ConfigError("seeds", f"{seeds} given; it must be a whole number ≥ 1")
+    if spec.config.run.steps < 1:
+        raise ConfigError("steps", f"{spec.config.run.steps} given; tuning needs a run of at least one iteration")
     key, grids = _parse(spec, over)
     combinations = [tuple(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
     base = with_seeds(spec, tuning_seeds(spec.config.run.seeds, seeds))
@@ -111,16 +113,18 @@ def _parse(
     grids: dict[str, list[Any]] = {}
     searched = spec.algorithm.automatic
     for given, values in over.items():
-        key = check_key(spec, given, "over")
-        if values == AUTO or list(values) == [AUTO]:
+        key = check_key(spec, given)
+        if isinstance(values, str) and values == AUTO:
             if key != stepsize:
-                allowed = f"only the stepsize, {stepsize}, is searched for" if stepsize else "it has no stepsize"
+                allowed = (
+                    f"only the stepsize, {setting_name(stepsize)}, is searched for"
+                    if stepsize
+                    else "it has no stepsize"
+                )
                 raise ConfigError(key, f"'auto' given, but {allowed}; give a list of values")
             searched = True
-        elif isinstance(values, str) or not len(values):
-            raise ConfigError(key, f"{values!r} given; it must be a list of values")
         else:
-            grids[key] = list(dict.fromkeys(values))
+            grids[key] = check_values(key, values)
     if stepsize in grids:
         searched = False
     if not searched and not grids:
