@@ -3,8 +3,8 @@
 Two limits apply, and neither trusts what a file says about itself:
 
 - what is read may take half of the memory that is available when reading starts (`memory_limit`);
-- packed content that is larger than 256 MiB may be at most 100 times as large as the file, because a file beyond that
-  is a mistake or an attack (`check_unpacked_size`).
+- packed content that is larger than 256 MiB may be at most 100 times as large as what it was unpacked from, because a
+  file beyond that is a mistake or an attack (`check_unpacked_size`).
 """
 
 import gzip
@@ -86,8 +86,8 @@ def read_file(path: Path) -> bytes:
                 while piece := unpacked.read(_CHUNK):
                     pieces.append(piece)
                     size += len(piece)
-                    if size > unchecked:
-                        check_unpacked_size(str(path), size, packed, "unpack the file with gunzip")
+                    if size > unchecked:  # compared with the part of the file that has been read so far
+                        check_unpacked_size(str(path), size, file.tell(), "unpack the file with gunzip")
         except (gzip.BadGzipFile, EOFError, zlib.error):
             raise DataError(f"{path}: is damaged or not a gzip file") from None
         return b"".join(pieces)
