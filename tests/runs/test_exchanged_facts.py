@@ -127,7 +127,7 @@ def test_fit_tells_no_numbers_of_samples_unless_clients_are_weighted_by_them(wei
         (facts,) = communicator.values
         assert facts.get("samples") == (SAMPLES[2 * rank : 2 * rank + 2] if weighting == "samples" else None)
         assert facts.keys() - {"samples"} == {
-            *("clients", "inputs", "targets", "test", "seed", "beta", "regularizer", "weighting")
+            *("clients", "inputs", "targets", "table", "test", "seed", "beta", "regularizer", "weighting")
         }
         assert not any(str(number) in json.dumps(facts) for number in SAMPLES) or weighting == "samples"
         assert communicator.tensors == []

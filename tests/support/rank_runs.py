@@ -28,6 +28,12 @@ def run_with_arguments(common: list[str], own: list[str]) -> CommandResult:
     return cli("run", *common, *own)
 
 
+def run_on_own_host(common: list[str], own: list[str]) -> CommandResult:
+    """`depositum run` as the only process of its host."""
+    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    return cli("run", *common, *own)
+
+
 def run_slowly(pause: str, *arguments: str) -> CommandResult:
     """`depositum run` of a model whose forward pass sleeps for `pause` seconds."""
     os.environ["PAUSE"] = pause

@@ -73,9 +73,12 @@ def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboar
     )
     if communicator.rank == 0:
         _report(result, spec, folder, not result.finished)
-    elif not result.finished:
+        return
+    if result.writes:
+        _draw(result, folder)
+    if not result.finished:
         raise typer.Exit(INTERRUPTED)
-    elif result.diverged:
+    if result.diverged:
         raise typer.Exit(DivergedError.exit_code)  # rank 0 prints the reason
 
 
@@ -91,10 +94,16 @@ def _seeds(diverged: list[int]) -> str:
     return f"seed{'s' * (len(diverged) > 1)} {', '.join(map(str, diverged))} diverged" if diverged else ""
 
 
+def _draw(result: RunResult, folder: Path) -> Path:
+    """Draw the curves of a run into its folder."""
+    figure = folder / "curves.png"
+    draw_curves({folder.resolve().name: result.history.frame}, figure, title=str(folder))
+    return figure
+
+
 def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool) -> None:
     """Draw the curves and print the table of final measures, or where the run was stopped."""
-    name, history, figure = folder.resolve().name, result.history.frame, folder / "curves.png"
-    draw_curves({name: history}, figure, title=str(folder))
+    name, history, figure = folder.resolve().name, result.history.frame, _draw(result, folder)
     if stopped and not result.finished:
         progress = f"stopped at iteration {result.snapshot.t} of {spec.config.run.steps}"
         typer.echo(f"{progress}; run the same command to resume", err=True)

@@ -1,7 +1,8 @@
 """Run a configuration as one process among many: begin, resume or extend what the folder holds.
 
-Every rank does the same here. Whatever one of them cannot do is found before work, and ends all. Rank 0 writes what
-exists once (`config.toml`, `history.csv`, the models); each rank writes its clients' checkpoints and its log.
+Every rank does the same here. Whatever one of them cannot do is found before work, and ends all. One rank for each
+folder writes what exists once (`config.toml`, `history.csv`, the models); each rank writes its clients' checkpoints and
+its log.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from depositum.runs.config_keys import config_keys
 from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
+from depositum.runs.folder_writers import is_writer
 from depositum.runs.given_problem import is_in_memory
 from depositum.runs.problems import build_engine
 from depositum.runs.resolved import ResolvedConfig
@@ -99,13 +101,14 @@ def execute_distributed(
             if communicator.rank == 0:
                 locks.enter_context(exclusive(out))
             folder.check(spec, may_differ=_local_files(spec) if communicator.rank else ())
-        return _execute(spec, communicator, folder, callbacks, say, on_loop, before_leaving)
+        return _execute(spec, communicator, folder, locks, callbacks, say, on_loop, before_leaving)
 
 
 def _execute(
     spec: ResolvedConfig,
     communicator: Communicator,
     folder: RunFolder,
+    locks: ExitStack,
     callbacks: Sequence[Callback],
     say: Callable[[str], None],
     on_loop: Callable[[Loop], None],
@@ -120,17 +123,14 @@ def _execute(
     latest = find_common_checkpoint(communicator, out, spec.config.problem.clients, clients)
     snapshot = latest.snapshot if latest else None
     done = snapshot is not None and is_finished(snapshot, spec.config.run.steps)
-    with communicator.all_or_none("prepare the folder"):
+    with communicator.all_or_none("read the checkpoint"):
         if latest is not None:
             check_fits(latest, engine.problem, engine.oracle.rows)
-        history = folder.history() if first and done else History()
-        if first and not done:
-            history = folder.begin(spec, snapshot.t if snapshot else None, traced=False)
-        elif communicator.first_of_host and not done:
-            folder.write_config(spec, writer=f".rank-{communicator.rank}")
+    writes = is_writer(communicator, folder)
+    history = _prepare(spec, communicator, folder, locks, snapshot, writes, done)
     if snapshot is not None and done:
         say(f"{out}: nothing to do, {why_finished(snapshot)}")
-        result = RunResult(out, snapshot, history, True, list(snapshot.diverged.values()))
+        result = RunResult(out, snapshot, history, True, list(snapshot.diverged.values()), writes=writes)
         before_leaving(engine, snapshot)
         return _leave(communicator, result, engine)
     log = RankLog(out / "logs" / f"rank-{communicator.rank}.log")
@@ -140,21 +140,49 @@ def _execute(
         if latest is not None and latest.problem is not None:
             say(latest.problem)
             log.log(latest.problem)
-    writers = [RankWriter(folder, communicator, clients), log]
+    writers = [RankWriter(folder, communicator, clients, writes), log]
     with communicator.all_or_none("check the measures"):
-        loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks], out if first else None)
+        loop = make_loop(spec, engine, snapshot, history, [*writers, *callbacks], out if writes else None)
     on_loop(loop)
     try:
         final = loop.run()
         before_leaving(engine, final)
         finished = is_finished(final, spec.config.run.steps)
-        result = RunResult(out, final, history, finished, list(final.diverged.values()))
+        result = RunResult(out, final, history, finished, list(final.diverged.values()), writes=writes)
         return _leave(communicator, result, engine)
     except DepositumError as error:
         log.log(str(error))
         if not isinstance(error, PeerLost):
             communicator.leave_reason(str(error))
         raise
+
+
+def _prepare(
+    spec: ResolvedConfig,
+    communicator: Communicator,
+    folder: RunFolder,
+    locks: ExitStack,
+    snapshot: Snapshot | None,
+    writes: bool,
+    done: bool,
+) -> History:
+    """Prepare the folder of every host that has its own; return the history, which is the same on all ranks.
+
+    A host may have missed a part of the history (it had no folder of its own before, or lost it), so that of rank 0's
+    host is copied first.
+    """
+    first, history = communicator.rank == 0, History()
+    tables = communicator.exchange_values(folder.tables() if first else None, "prepare the folder")[0]
+    with communicator.all_or_none("prepare the folder"):
+        if writes and not first:
+            locks.enter_context(exclusive(folder.path))
+            folder.copy_tables(tables)
+        if writes and not done:
+            own = () if first else _local_files(spec)
+            history = folder.begin(spec, snapshot.t if snapshot else None, traced=False, may_differ=own)
+        elif writes:
+            history = folder.history()
+    return History(communicator.exchange_values(history.records if first else None, "prepare the folder")[0])
 
 
 def _compared(spec: ResolvedConfig) -> dict[str, Any]:

@@ -47,7 +47,8 @@ MEMORY_SHARE = 0.5
 class RunResult:
     """A run as far as it has come; `folder` is None if it is held in memory alone.
 
-    `damage` describes a newer checkpoint that could not be read, if the run was resumed from an older one.
+    `damage` describes a newer checkpoint that could not be read, if the run was resumed from an older one. `writes`:
+    whether this process writes what the folder has once, as one of several processes on its host may not.
     """
 
     folder: Path | None
@@ -56,6 +57,7 @@ class RunResult:
     finished: bool
     diverged: list[Divergence]
     damage: str | None = None
+    writes: bool = True
 
     def raise_if_diverged(self, spec: ResolvedConfig) -> None:
         """Report where seeds diverged, in one line, with the stepsize by the method's own name for it."""

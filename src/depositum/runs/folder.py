@@ -9,7 +9,7 @@ import io
 import os
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,38 +112,55 @@ class RunFolder:
         """The records in the folder."""
         return History(_read(self.path / HISTORY))
 
-    def write_config(self, spec: ResolvedConfig, writer: str = "") -> None:
-        """Make a checked folder this run's; `writer` tells apart processes that may do so at the same time."""
-        self._create()
+    def write_config(self, spec: ResolvedConfig) -> None:
+        """Make a checked folder this run's."""
+        self.create()
         text = spec.dump()
         if self._first_model is not None:
             table = tomllib.loads(text)
             table["problem"]["model"] = self._first_model
             text = tomli_w.dumps(table)
-        self._write("config.toml", text, writer)
+        self._write("config.toml", text)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file beside those of the run, completely or not at all."""
-        self._create()
+        self.create()
         self._write(name, text)
 
-    def _create(self) -> None:
+    def create(self) -> None:
+        """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"--out {self.path}: cannot be written to ({error.strerror})") from None
 
-    def begin(self, spec: ResolvedConfig, t: int | None, traced: bool = True) -> History:
+    def tables(self) -> dict[str, str]:
+        """The content of the tables that a run appends to, by name, as another host of the run can copy it."""
+        names = (name for name in (HISTORY, PERPLEXITIES) if (self.path / name).exists())
+        return {name: (self.path / name).read_text(encoding="utf-8", errors="replace") for name in names}
+
+    def copy_tables(self, tables: Mapping[str, str]) -> None:
+        """Replace the tables of this folder by those of the host of rank 0, if they differ."""
+        for name, text in tables.items():
+            if self.tables().get(name) != text:
+                self._write(name, text)
+
+    def begin(
+        self, spec: ResolvedConfig, t: int | None, traced: bool = True, may_differ: Collection[str] = ()
+    ) -> History:
         """Prepare a checked folder for a run that begins, or resumes from iteration t; return its history.
 
-        Without `traced`, the consensus error of every iteration is not known, and has no file.
+        Without `traced`, the consensus error of every iteration is not known, and has no file. `may_differ` is as for
+        `check`.
 
         The history is that of a run of this length that was never stopped. So rows after the checkpoint are removed
         and, of a run that is extended, the evaluation at its end, unless one is due there in the longer run.
         """
-        self._create()
+        self.create()
         folder_lock.acquire(self.path)
-        self.check(spec)  # a folder that did not exist could not be locked, and others may have used it since
+        self.check(
+            spec, may_differ
+        )  # a folder that did not exist could not be locked, and others may have used it since
         self.write_config(spec)
         if t is None and not self._state_there and (self.path / checkpoint.CURRENT).exists():
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command resumes it")
@@ -228,9 +245,9 @@ class RunFolder:
         """The records of a CSV file; empty if the file does not exist."""
         return _read(self.path / name)
 
-    def _write(self, name: str, text: str, writer: str = "") -> None:
+    def _write(self, name: str, text: str) -> None:
         """Write a file completely or not at all."""
-        part = self.path / f"{name}{writer}{PART}"
+        part = self.path / f"{name}{PART}"
         try:
             with part.open("w", encoding="utf-8") as file:
                 file.write(text)

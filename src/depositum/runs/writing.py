@@ -93,21 +93,25 @@ def records_at_end(loop: Loop, seeds: Mapping[int, int]) -> list[dict[str, Any]]
 class RankWriter(Callback):
     """Writes one rank's part of a run of several processes into the run's folder.
 
-    Rank 0 writes what exists once (history, models), each rank the checkpoints of its clients.
+    Each rank writes the checkpoints of its clients, and one for each folder what exists once (history, models).
+
+    Parameters
+    ----------
+    writes
+        Whether this rank is the one.
     """
 
-    def __init__(self, folder: RunFolder, communicator: Communicator, clients: Sequence[int]) -> None:
-        self.folder, self.communicator, self.clients = folder, communicator, clients
+    def __init__(self, folder: RunFolder, communicator: Communicator, clients: Sequence[int], writes: bool) -> None:
+        self.folder, self.communicator, self.clients, self.writes = folder, communicator, clients, writes
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
-        if self.communicator.rank == 0:
+        if self.writes:
             self.folder.append_history(records)
 
     def on_checkpoint(self, loop: Loop) -> None:
-        writes = self.communicator.rank == 0
         # The models first: a run that has its last checkpoint is finished.
         write_models(
-            self.folder, loop.snapshot, loop.engine.problem, self.communicator, loop.steps, self.clients, writes
+            self.folder, loop.snapshot, loop.engine.problem, self.communicator, loop.steps, self.clients, self.writes
         )
         client_checkpoints.write(self.folder.path, loop.snapshot, self.clients)
         # No rank begins the next checkpoint before all have this one: all clients share one of their two iterations.
