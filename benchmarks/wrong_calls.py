@@ -461,7 +461,7 @@ SMALL: dict[str, tuple[Callable[..., Any], Arguments]] = {
     "L1": (dp.L1, {}),
     "MCP": (dp.MCP, {}),
     "SCAD": (dp.SCAD, {}),
-    "Box": (dp.Box, {}),
+    "Box": (dp.Box, {"low": -1.0, "high": 1.0}),
     "ElasticNet": (dp.ElasticNet, {}),
     "L1Ball": (dp.L1Ball, {}),
     "L2Ball": (dp.L2Ball, {}),
@@ -1000,7 +1000,7 @@ class Call:
     def names(self) -> set[str]:
         """The names with which an error may begin."""
         if self.function not in ("fit", "load", "tune"):
-            return {*self.arguments, *_parameters(self.run)}
+            return {*self.arguments, *_parameters(self.run), self.function.rpartition(".")[2]}
         names = set()
         for argument, _ in self.faults:
             names |= {argument} | RELATED.get(argument, set())

@@ -198,7 +198,7 @@ def short_repr(value: object, max_length: int = 60) -> str:
     if type(value) is int:
         return f"a whole number of more than {max_length} digits"
     shape = getattr(value, "shape", None)
-    return with_article(type(value).__name__) + (f" of shape {tuple(shape)}" if shape is not None else "")
+    return with_article(type(value).__name__) + (f" of shape {tuple(shape)}" if isinstance(shape, tuple) else "")
 
 
 def _has_few_parts(value: object, most: int) -> bool:
@@ -240,6 +240,19 @@ def describe_exception(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {error}", MAX_MESSAGE)
 
 
+def check_choice(key: str, value: object, choices: Sequence[str]) -> None:
+    """Reject a value that is not one of these names.
+
+    >>> check_choice("weighting", "sample", ["uniform", "samples"])
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: weighting: 'sample' given; it can be 'uniform' or 'samples'; did you mean 'samples'?
+    """
+    if not isinstance(value, str):  # whatever else it is, an array for instance, may not be comparable with names
+        raise ConfigError(key, f"{short_repr(value)} given; it can be {listing(choices)}")
+    if value not in choices:
+        raise ConfigError(key, f"{short_repr(value)} given; it can be {listing(choices)}{nearest(value, choices)}")
+
+
 def is_number(value: object) -> bool:
     """Whether a value is a real number that a float can hold, including NumPy scalars.
 
@@ -248,7 +261,7 @@ def is_number(value: object) -> bool:
     """
     try:
         return isinstance(value, Real) and isinstance(float(value), float)
-    except OverflowError:
+    except Exception:  # too large, or of a class of the user
         return False
 
 

@@ -117,7 +117,7 @@ class Registry(Generic[T]):
         return factory
 
     def __contains__(self, name: object) -> bool:
-        return name in self._factories
+        return isinstance(name, str) and name in self._factories
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters of `name` that the user may set, in order."""

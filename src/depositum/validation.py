@@ -1,13 +1,18 @@
-"""Pydantic's validation errors in the user's terms: the value given, and what it must be."""
+"""Validation in the user's terms: pydantic's errors, lists and paths; the value given, and what it must be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from depositum.errors import nearest, short_repr, with_article
+from depositum.errors import ConfigError, describe_exception, nearest, short_repr, with_article
+
+#: The most items that are read of what the user gave as a list, which can be an iterator without an end.
+MOST_ITEMS = 1_000_000
 
 #: What each pydantic error type expects; a name in braces is the limit.
 _EXPECTED = {
@@ -78,3 +83,44 @@ def _expected_names(error: ErrorDetails) -> list[str]:
     """The quoted names among what an error expects, as candidates for a misspelt value."""
     expected = str(error.get("ctx", {}).get("expected", ""))
     return [part for part in expected.split("'")[1::2] if part]
+
+
+def as_list(value: object, key: str, expected: str, most: int = MOST_ITEMS) -> list[Any]:
+    """The items of a list or of another iterable, but not of text; `expected` describes the list in errors.
+
+    >>> as_list(range(3), "seeds", "a list of whole numbers")
+    [0, 1, 2]
+    >>> as_list("012", "seeds", "a list of whole numbers")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: seeds: '012' given; it must be a list of whole numbers
+    """
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Iterable):
+        raise ConfigError(key, f"{short_repr(value)} given; it must be {expected}")
+    try:
+        items = list(islice(value, most + 1))
+    except Exception as error:  # code of the user
+        given = f"{short_repr(value)} given, which cannot be read ({describe_exception(error)})"
+        raise ConfigError(key, f"{given}; it must be {expected}") from error
+    if len(items) > most:
+        raise ConfigError(key, f"more than {most} items given; it must be {expected}")
+    return items
+
+
+def as_path(value: object, key: str, expected: str) -> Path:
+    """A path, with `~` for a home folder; one that cannot exist is refused: too long, or of a user who does not exist.
+
+    >>> as_path(3, "out", "the path of a folder")
+    Traceback (most recent call last):
+    depositum.errors.ConfigError: out: 3 given; it must be the path of a folder
+    """
+    if not isinstance(value, str | Path) or not str(value):
+        raise ConfigError(key, f"{short_repr(value)} given; it must be {expected}")
+    try:
+        path = Path(value).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(key, f"{short_repr(value)} given; it must be {expected} ({reason})") from None
+    return path

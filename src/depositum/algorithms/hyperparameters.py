@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from depositum.errors import ConfigError, is_integer, is_number, listing, short_repr
+from depositum.errors import ConfigError, check_choice, is_integer, is_number, short_repr
 
 #: A stepsize that is chosen by tuning.
 AUTO: Final = "auto"
@@ -61,9 +61,8 @@ def check_count(key: str, value: int) -> None:
 def check_choices(method: object) -> None:
     """Reject values of a dataclass's `Literal` fields that are not among their choices."""
     for name, annotation in parameter_types(type(method)).items():  # type: ignore[arg-type]  # a class is hashable
-        value, choices = getattr(method, name), get_args(annotation)
-        if get_origin(annotation) is Literal and value not in choices:
-            raise ConfigError(name, f"{short_repr(value)} given; it can be {listing(choices)}")
+        if get_origin(annotation) is Literal:
+            check_choice(name, getattr(method, name), get_args(annotation))
 
 
 @cache

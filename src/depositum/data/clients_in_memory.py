@@ -1,8 +1,10 @@
 """The user's data in Python, in whatever form it is there, as a dataset with one part per client."""
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from depositum.data.table_files import TABLE_ENDINGS, is_one_per_client, read_ta
 from depositum.data.tables import IN_MEMORY, Table, as_table, dataset_of_tables, with_declared_classes
 from depositum.data.user_arrays import check_path, load_arrays
 from depositum.errors import ConfigError, DataError, describe_exception, short_repr, with_article
+from depositum.validation import as_list
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +32,17 @@ _EXPECTED = "a list of (inputs, targets), one per client"
 _SPLIT = "give one per client, as torch.utils.data.random_split(dataset, [1 / n] * n) makes them"
 
 
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """Begin errors about files with the argument that named them; others begin with it already."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        raise DataError(text if re.match(r"(clients|test)[:\[]", text) else f"{argument}: {text}") from None
+
+
+@_named("clients")
 def from_clients(clients: Any, test: Any = None, *, by: str | None = None, target: str | None = None) -> Dataset:
     """A dataset from the clients' data; `Dataset.clients` are each client's samples.
 
@@ -84,11 +98,9 @@ def _items(clients: Any) -> tuple[list[str], list[Any]]:
             problem = f"{with_article(type(clients).__name__)} with the splits {', '.join(map(repr, clients))} given"
             raise ConfigError("clients", f"{problem}; give one of them, and another as test")
         names, items = list(map(str, clients)), list(clients.values())
-    elif isinstance(clients, Iterable):
-        items = list(clients)
-        names = [""] * len(items)
     else:
-        raise ConfigError("clients", f"{short_repr(clients)} given; it must be {_EXPECTED}")
+        items = as_list(clients, "clients", _EXPECTED)
+        names = [""] * len(items)
     if not items:
         raise ConfigError("clients", f"no client given; it must be {_EXPECTED}")
     return names, items
@@ -143,7 +155,8 @@ def _test_table(test: Any, target: str | None, by: str | None = None) -> Table |
         raise ConfigError("test", f"{with_article(type(test).__name__)} given, but the clients' data are tables")
     if _is_pair(test):
         return _client_table(test, "test", None)
-    frame = read_table(_table_file(test)) if isinstance(test, str | os.PathLike) else _as_frame(test, target)
+    with _named("test"):
+        frame = read_table(_table_file(test)) if isinstance(test, str | os.PathLike) else _as_frame(test, target)
     assert frame is not None
     return _table(frame.drop(columns=[by] if by in frame.columns else []), "test", target)
 
@@ -272,12 +285,16 @@ def _samples(item: Any, key: str) -> Samples:
     if not _is_pair(item):
         raise ConfigError(key, f"a {type(item).__name__} given; it must be a pair (inputs, targets)")
     try:
-        inputs, targets = (torch.as_tensor(part).detach() for part in item)
+        inputs, targets = (_tensor(part) for part in item)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ConfigError(key, f"must be two arrays of numbers: {' '.join(str(error).split())}") from None
     for name, part in (("inputs", inputs), ("targets", targets)):
         if part.layout != torch.strided:
             raise ConfigError(key, f"{name} are sparse ({part.layout}); convert them with .to_dense()")
+        if part.is_meta:
+            raise ConfigError(key, f"{name} are on the device 'meta', which holds no values")
+        if part.is_complex():
+            raise ConfigError(key, f"{name} are {part.dtype}; they must be real numbers")
     if not (inputs.dim() and targets.dim()):
         raise ConfigError(key, "must be arrays of samples, not single numbers")
     if len(inputs) != len(targets):
@@ -289,6 +306,15 @@ def _samples(item: Any, key: str) -> Samples:
             bad = int((~torch.isfinite(part.flatten(1) if part.dim() > 1 else part[:, None])).any(1).nonzero()[0])
             raise ConfigError(key, f"{name} of sample {bad} are not finite")
     return Samples(inputs, targets if targets.is_floating_point() else targets.long())
+
+
+def _tensor(values: Any) -> Tensor:
+    """Numbers as a tensor, which shares the memory of an array where torch can use it."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError("a masked array has values that are missing; fill them in, or leave out these samples")
+    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
+        values = values.copy()
+    return torch.as_tensor(values).detach()
 
 
 def _check_consistent(samples: Samples, first: Samples, key: str, first_key: str) -> None:
@@ -313,7 +339,10 @@ def _read_torch_dataset(source: Any, key: str) -> tuple[Tensor, Tensor]:
     if isinstance(source, torch_data.TensorDataset) and len(source.tensors) == 2 and indices is None:
         inputs, targets = source.tensors
         return inputs, targets
-    order = range(len(source)) if indices is None else indices
+    try:
+        order = range(len(source)) if indices is None else indices
+    except Exception as error:  # code of the user
+        raise ConfigError(key, f"its length cannot be read: {describe_exception(error)}") from error
     if not len(order):
         raise ConfigError(key, "has no samples; every client needs at least one")
     first = _sample(source, order[0], key)

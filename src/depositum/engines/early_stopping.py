@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from depositum.engines.engine import Engine
 from depositum.engines.loop import Callback, Loop
-from depositum.errors import ConfigError, is_integer, is_number, listing, nearest, short_repr
+from depositum.errors import ConfigError, check_choice, is_integer, is_number, nearest, short_repr
 from depositum.metrics import CHEAP, COSTLY, PERPLEXITY, TRAINING, MetricSettings
 from depositum.metrics.history import AVERAGED
 
@@ -30,8 +30,7 @@ class Criterion:
     def __init__(self, monitor: str, mode: Mode) -> None:
         if not isinstance(monitor, str):
             raise ConfigError("monitor", f"{short_repr(monitor)} given; it must be the name of a column of the history")
-        if mode not in get_args(Mode):
-            raise ConfigError("mode", f"{short_repr(mode)} given; it can be {listing(get_args(Mode))}")
+        check_choice("mode", mode, get_args(Mode))
         self.monitor, self.mode = monitor, mode
 
     @property

@@ -222,7 +222,7 @@ class Loop:
     def _watch(self) -> None:
         """Have every state monitored from now on."""
         self.engine.steps = self.steps
-        self.engine.watch(self.evaluations.every)
+        self.engine.watch(min(self.evaluations.every, self.checkpoint_every, max(1, self.steps)))
 
     def _read_monitor(self) -> None:
         """Report the consensus errors since the last read, and stop trials that diverged; the others continue."""

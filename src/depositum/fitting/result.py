@@ -1,17 +1,19 @@
 """The result of training: of a call of `fit`, or of any run folder."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from depositum.engines import Divergence, Snapshot, average
 from depositum.engines.snapshot import BUFFER, CHANNEL
-from depositum.errors import ConfigError, RunError, is_integer, short_repr
+from depositum.errors import ConfigError, DataError, RunError, is_integer, short_repr
 from depositum.layout import Layout
 from depositum.metrics import SINGLE_PROCESS, MetricFunction, client_records
 from depositum.problem import Oracle, Problem
@@ -22,6 +24,7 @@ from depositum.runs.folder import CLIENTS, CONSENSUS, read_history
 from depositum.runs.given_problem import IN_MEMORY, architecture_digest, is_in_memory
 from depositum.runs.keep_best import BEST, KeepBest, read_best
 from depositum.tuning import TuningResult
+from depositum.validation import as_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +116,7 @@ class FitResult:
         Of a process among many, clients are counted from the first that it holds.
         """
         seed = self.seeds[0] if seed is None else seed
-        if seed not in self.seeds:
+        if not is_integer(seed) or seed not in self.seeds:
             raise ConfigError("seed", f"{short_repr(seed)} given; it can be {', '.join(map(str, self.seeds))}")
         rows = self.snapshot.rows_of([seed])
         n = len(rows["x"])
@@ -172,6 +175,16 @@ class FitResult:
         return f"FitResult({seeds}{self.iterations} iterations{state}, {', '.join(shown)}{diverged}{where})"
 
 
+@contextmanager
+def _folder_named() -> Iterator[None]:
+    """Name the argument in errors about what the run's folder holds."""
+    try:
+        yield
+    except (RunError, DataError) as error:
+        raise RunError(f"folder: {error}") from None
+
+
+@_folder_named()
 def load(folder: str | Path, model: nn.Module | None = None) -> FitResult:
     """The result of the run in a folder, finished or not, of `fit(…, out=…)` or `depositum run`.
 
@@ -191,11 +204,9 @@ def load(folder: str | Path, model: nn.Module | None = None) -> FitResult:
     >>> torch.equal(again.model.weight, trained.model.weight)
     True
     """
-    if not isinstance(folder, str | Path):
-        raise ConfigError("folder", f"{short_repr(folder)} given; it must be the path of a run's folder")
+    path = as_path(folder, "folder", "the path of a run's folder")
     if model is not None and not isinstance(model, nn.Module):
         raise ConfigError("model", f"{short_repr(model)} given; it must be a torch.nn.Module")
-    path = Path(folder).expanduser()
     history = read_history(path)
     files = RunFolder(path)
     try:
@@ -228,6 +239,8 @@ def _problem_of_folder(path: Path, table: dict[str, Any], config: Config) -> Pro
 
 def _check_model(model: nn.Module, config: Config, snapshot: Snapshot, path: Path) -> None:
     """Refuse a module that is not the one that was trained."""
+    if any(map(is_lazy, [*model.parameters(), *model.buffers()])):
+        raise ConfigError("model", "its lazy layers are not initialised; call it on a sample before it is passed")
     own, found = Layout.of(model).size, snapshot.tensors["x"].shape[1]
     if own != found:
         raise ConfigError("model", f"it has {own:,} trainable parameters, but the run in {path} is of {found:,}")

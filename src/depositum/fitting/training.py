@@ -1,11 +1,12 @@
 """`fit`: train the user's model on the user's data, in one call."""
 
+import re
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,10 +22,9 @@ from depositum.engines.distributed import Communicator, ProcessSettings, problem
 from depositum.errors import (
     ConfigError,
     DivergedError,
+    check_choice,
     is_integer,
     is_number,
-    listing,
-    nearest,
     renamed_keys,
     short_repr,
 )
@@ -46,6 +46,7 @@ from depositum.runs.config_keys import argument_names
 from depositum.runs.given_problem import resolve_given
 from depositum.runs.keep_best import KeepBest
 from depositum.tuning import Tuned, tuned
+from depositum.validation import as_list, as_path
 
 OnDivergence = Literal["raise", "warn"]
 
@@ -167,14 +168,16 @@ def fit(
     torch.Size([3, 10])
     """
     arguments = dict(locals())
-    with argument_names(), no_autocast():
-        _check_types(processes, callbacks, progress, on_divergence)
+    with argument_names(), measures_named(metrics), no_autocast():
+        _check_types(processes, on_divergence)
+        check_progress(progress)
+        called = _build_callbacks(callbacks)
         settings = processes or ProcessSettings()
         folder = build_folder(out)
         communicator = _join(settings.timeout, device) if launched() else None
         spec = resolve_arguments(arguments, folder, communicator)
         found = _tuned(spec, folder, communicator, progress)
-        result, divergence = _train(found.spec, folder, communicator, callbacks, progress)
+        result, divergence = _train(found.spec, folder, communicator, called, progress)
         result = replace(result, tuning=found.result)
     _report(result, divergence, on_divergence, f"{spec.algorithm.shorter_steps()}, or dp.tune")
     return result
@@ -393,18 +396,14 @@ def _build_seeds(seed: object, seeds: object) -> list[Any]:
         if not is_integer(seed) or not 0 <= int(seed) < 1 << 63:  # type: ignore[call-overload]
             raise ConfigError("seed", f"{short_repr(seed)} given; it must be a whole number from 0 to 2⁶³ − 1")
         return [int(seed)]  # type: ignore[call-overload]
-    if seed != 0:
+    if not is_integer(seed) or int(seed):  # type: ignore[call-overload]
         raise ConfigError("seeds", f"given beside seed = {short_repr(seed)}; give one of the two")
-    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
-        raise ConfigError("seeds", f"{short_repr(seeds)} given; it must be a list of whole numbers, such as range(5)")
-    return [_as_integer(each) for each in seeds]
+    return [_as_integer(each) for each in as_list(seeds, "seeds", "a list of whole numbers, such as range(5)")]
 
 
 def build_folder(out: object) -> Path | None:
     """The folder of a run, from the argument of `fit`."""
-    if out is not None and not isinstance(out, str | Path):
-        raise ConfigError("out", f"{short_repr(out)} given; it must be the path of a folder, such as 'runs/first'")
-    return None if out is None else Path(out).expanduser()
+    return None if out is None else as_path(out, "out", "the path of a folder, such as 'runs/first'")
 
 
 def _checkpoint_every(given: object, evaluate_every: Any, folder: Path | None) -> Any:
@@ -428,20 +427,31 @@ def _build_metrics(given: MetricSettings | Mapping[str, MetricFunction] | None) 
             f"{short_repr(given)} given; it must be of type MetricSettings, such as dp.MetricSettings(costly_every=50) "
             "or a table of functions of (outputs, targets)",
         )
-    with renamed_keys(lambda key: f"metrics{key.removeprefix('functions')}" if key.startswith("functions") else key):
-        return MetricSettings(functions=given)
+    return MetricSettings(functions=given)
 
 
-def _check_types(processes: object, callbacks: object, progress: object, on_divergence: object) -> None:
+def measures_named(given: object) -> AbstractContextManager[None]:
+    """Name the user's measures in errors as they were given: in a table, or as `functions` of `MetricSettings`."""
+    is_table = isinstance(given, Mapping)
+    return renamed_keys(lambda key: re.sub(r"^functions(?![\w])", "metrics", key) if is_table else key)
+
+
+def _build_callbacks(given: object) -> list[Callback]:
+    expected = "a list of dp.Callback objects"
+    callbacks = as_list(given, "callbacks", expected)
+    if not all(isinstance(callback, Callback) for callback in callbacks):
+        raise ConfigError("callbacks", f"{short_repr(given)} given; it must be {expected}")
+    return callbacks
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(progress, bool):
+        raise ConfigError("progress", f"{short_repr(progress)} given; it must be True or False")
+
+
+def _check_types(processes: object, on_divergence: object) -> None:
     if processes is not None and not isinstance(processes, ProcessSettings):
         example = "it must be of type ProcessSettings, such as dp.ProcessSettings(timeout=60.0)"
         raise ConfigError("processes", f"{short_repr(processes)} given; {example}")
-    given = list(callbacks) if isinstance(callbacks, Iterable) else [None]
-    if not all(isinstance(callback, Callback) for callback in given):
-        raise ConfigError("callbacks", f"{short_repr(callbacks)} given; it must be a list of dp.Callback objects")
-    if not isinstance(progress, bool):
-        raise ConfigError("progress", f"{short_repr(progress)} given; it must be True or False")
-    allowed = get_args(OnDivergence)
-    if on_divergence not in allowed:
-        near = nearest(str(on_divergence), allowed)
-        raise ConfigError("on_divergence", f"{short_repr(on_divergence)} given; it can be {listing(allowed)}{near}")
+    check_choice("on_divergence", on_divergence, get_args(OnDivergence))

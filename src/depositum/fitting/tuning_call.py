@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from depositum.errors import ConfigError, is_integer, is_number, listing, nearest, short_repr
-from depositum.fitting.training import build_folder, fit, resolve_arguments
+from depositum.fitting.training import build_folder, check_progress, fit, measures_named, resolve_arguments
 from depositum.launch import launched
 from depositum.problem.precision import no_autocast
 from depositum.report.progress import TuningProgress
@@ -60,7 +60,8 @@ def tune(
     >>> sorted(found.best), found.margin is None or found.margin > 1
     (['algorithm.gamma'], True)
     """
-    with argument_names(), no_autocast():
+    with argument_names(), measures_named(arguments.get("metrics")), no_autocast():
+        check_progress(progress)
         _check(over, seeds_per_candidate, holdout, arguments)
         parameters = inspect.signature(fit).parameters.items()
         defaults = {k: p.default for k, p in parameters if p.default is not inspect.Parameter.empty}

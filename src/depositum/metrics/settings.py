@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from depositum.errors import ConfigError, is_integer, is_number
+from depositum.errors import ConfigError, is_integer, is_number, short_repr
 from depositum.metrics.functions import MetricFunction, check_functions
 from depositum.metrics.history import COLUMNS
 from depositum.problem import Oracle, constants
@@ -81,12 +81,12 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, every in self._strides:
             if not is_integer(every) or every < 0:
-                raise ConfigError(key, f"{every!r} given; it must be a whole number ≥ 0 (0: never)")
+                raise ConfigError(key, f"{short_repr(every)} given; it must be a whole number ≥ 0 (0: never)")
         for key, value, other in (("alpha", self.alpha, ""), ("smoothness", self.smoothness, " or 'measure'")):
-            if value is None or (other and value == "measure"):
+            if value is None or (other and isinstance(value, str) and value == "measure"):
                 continue
             if isinstance(value, str) or not (is_number(value) and value > 0):
-                raise ConfigError(key, f"{value!r} given; it must be a number > 0{other}")
+                raise ConfigError(key, f"{short_repr(value)} given; it must be a number > 0{other}")
         check_functions(self.functions, (*COLUMNS, "trial"))
 
     @property

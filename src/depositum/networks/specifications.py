@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from depositum.errors import NetworkError, nearest
+from depositum.errors import NetworkError, is_integer, nearest, short_repr
 from depositum.networks.graphs import TOPOLOGIES, Graph, as_client_graph
 from depositum.networks.mixing_matrices import MIXINGS, Matrix, Sparse
 from depositum.registry import Registry, Spec
@@ -23,6 +23,9 @@ Topology = Spec | Path | Graph
 #: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`, dense or SciPy sparse.
 Mixing = Spec | Path | ArrayLike | Sparse
 
+#: The most clients of a network: its graph is built in memory, node by node.
+MOST_CLIENTS = 10**7
+
 
 def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
     """The name of a topology, and its graph on n clients."""
@@ -31,8 +34,9 @@ def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tupl
         if len(graph) != n:
             raise NetworkError("topology", f"a graph of {len(graph)} nodes given for {n} clients")
         return "graph", graph
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise NetworkError("n", f"a network of {n!r} clients requested; it must have 1 client or more")
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= MOST_CLIENTS:
+        allowed = "it must have 1 client or more" if not is_integer(n) or n < 1 else f"at most {MOST_CLIENTS} can be"
+        raise NetworkError("n", f"a network of {short_repr(n)} clients requested; {allowed}")
     if (file := _file(topology, TOPOLOGIES, base)) is not None:
         return file.name, read_edges(file, n)
     assert not isinstance(topology, Path)

@@ -16,6 +16,9 @@ def check_loss(loss: Loss, outputs: object, targets: Tensor, count: int) -> None
         if not isinstance(outputs, Tensor):
             returned = f"returned a {type(outputs).__name__}, but {loss.name!r} takes one tensor"
             raise ConfigError("model", f"{returned}; wrap it in a module that returns only that tensor")
+        if outputs.dim() == 0 or len(outputs) != count:
+            shape = f"{list(outputs.shape)} for {count} samples"
+            raise ConfigError("model", f"returned a tensor of shape {shape}; it must return one row per sample")
         loss.check(outputs, targets)
     what = f"{loss.name!r} fails on outputs {describe(outputs)} and targets {describe(targets[:count])}"
     with attribute_errors("loss", what), warnings.catch_warnings():

@@ -13,11 +13,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from depositum import data
 from depositum.data import Samples
-from depositum.errors import ConfigError, listing, nearest, renamed_keys, short_repr
+from depositum.errors import ConfigError, check_choice, is_number, renamed_keys, short_repr
 from depositum.layout import Layout
+from depositum.problem.compatibility import attribute_errors
 from depositum.problem.lazy_layers import materialized
 from depositum.problem.losses import Loss, as_loss
 from depositum.problem.model_copy import with_parameters
@@ -84,13 +86,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         for beta in (self.beta, *self.betas):
-            if not (isfinite(beta) and beta >= 0):
+            if not (is_number(beta) and isfinite(beta) and beta >= 0):
                 raise ConfigError("beta", f"{short_repr(beta)} given; it must be a number ≥ 0")
-        choices = get_args(Weighting)
         for weighting in (self.weighting, *self.weightings):
-            if weighting not in choices:
-                allowed = f"{listing(choices)}{nearest(str(weighting), choices)}"
-                raise ConfigError("weighting", f"{short_repr(weighting)} given; it can be {allowed}")
+            check_choice("weighting", weighting, get_args(Weighting))
         if len({len(trial.parts) for trial in self.trials}) != 1:
             raise ConfigError("clients", "every trial must have the same number of clients, and at least one")
         if any(len(part) == 0 for trial in self.trials for part in trial.parts):
@@ -127,7 +126,7 @@ class Problem:
     @property
     def weightings(self) -> tuple[Weighting, ...]:
         """The weighting of each trial."""
-        return tuple(trial.weighting or self.weighting for trial in self.trials)
+        return tuple(self.weighting if trial.weighting is None else trial.weighting for trial in self.trials)
 
     @property
     def composite(self) -> bool:
@@ -177,6 +176,7 @@ def from_client_data(
     if not isinstance(seed, int | np.integer) or not -(1 << 63) <= seed < 1 << 63:
         raise ConfigError("seed", f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")
     dataset = data.from_clients(clients, test, by=by, target=target)
+    _check_values(model)
     assert dataset.clients is not None
     if loss is None:
         loss = "mse" if dataset.train.targets.is_floating_point() else "cross-entropy"
@@ -184,7 +184,7 @@ def from_client_data(
     layout = Layout.of(model)
     start = layout.row({k: p.detach() for k, p in model.named_parameters()}) if layout.size else torch.empty(0)
     return Problem(
-        model=copy.deepcopy(model),
+        model=_copy(model),
         loss=as_loss(loss),  # type: ignore[arg-type]
         train=dataset.train,
         trials=(Trial(seed, start.clone(), dataset.clients),),
@@ -195,3 +195,16 @@ def from_client_data(
         class_names=dataset.class_names,
         feature_names=dataset.feature_names,
     )
+
+
+def _check_values(model: nn.Module) -> None:
+    """Refuse a model whose parameters do not have values yet, except lazy ones, which the data determine."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta and not is_lazy(tensor):
+            problem = f"{name!r} is on the device 'meta', which holds no values"
+            raise ConfigError("model", f"{problem}; initialise it with .to_empty(device='cpu')")
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    with attribute_errors("model", "it cannot be copied"):
+        return copy.deepcopy(model)

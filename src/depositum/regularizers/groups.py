@@ -59,12 +59,16 @@ class Group(Regularizer):
 
     def __post_init__(self) -> None:
         check_parameter(self, "scale", above=0)
-        if self.patterns is not None and not isinstance(self.patterns, str):
-            object.__setattr__(self, "patterns", tuple(self.patterns))
-        if not self.patterns and self.patterns is not None:
+        if self.patterns is None:
+            return
+        patterns = self.patterns
+        if not isinstance(patterns, str):
+            patterns = tuple(patterns) if isinstance(patterns, list | tuple) else ()
+        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise RegularizerError(
                 "on", f"{short_repr(self.patterns)} given; it must be one or more patterns of parameter names"
             )
+        object.__setattr__(self, "patterns", patterns)
 
     @property
     def rho(self) -> float:

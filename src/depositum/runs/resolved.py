@@ -18,7 +18,7 @@ from depositum.algorithms import Algorithm, algorithm
 from depositum.algorithms.schedules import SCHEDULES
 from depositum.channels import CHANNELS, Channel, as_channel
 from depositum.engines import EngineSettings
-from depositum.errors import ConfigError, DataError
+from depositum.errors import ConfigError, DataError, short_repr
 from depositum.metrics import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import LOSSES, Problem
@@ -189,15 +189,14 @@ def check_numbers(config: Config) -> None:
     problem, run = config.problem, config.run
     _check_least("problem.clients", problem.clients, 1)
     _check_least("run.steps", run.steps, 0)
-    for key in ("period", "checkpoint_every"):
+    for key in ("period", "checkpoint_every", "evaluate_every"):
         _check_least(f"run.{key}", getattr(run, key), 1)
     run.evaluations()
     if run.batch_size != "full":
         _check_least("run.batch_size", run.batch_size, 1)
     if not run.seeds or len(set(run.seeds)) < len(run.seeds) or not all(map(_is_seed, run.seeds)):
-        raise ConfigError(
-            "run.seeds", f"{run.seeds} given; it must be a list of different whole numbers from 0 to 2⁶³ − 1"
-        )
+        allowed = "a list of different whole numbers from 0 to 2⁶³ − 1"
+        raise ConfigError("run.seeds", f"{short_repr(run.seeds)} given; it must be {allowed}")
     if problem.partition_seed is not None and not _is_seed(problem.partition_seed):
         raise ConfigError(
             "problem.partition_seed", f"{problem.partition_seed} given; it must be a whole number from 0 to 2⁶³ − 1"
@@ -275,7 +274,9 @@ def _check_among_processes(config: Config) -> None:
 
 def _check_least(key: str, value: int, least: int) -> None:
     if value < least:
-        raise ConfigError(key, f"{value} given; it must be a whole number ≥ {least}")
+        raise ConfigError(key, f"{short_repr(value)} given; it must be a whole number ≥ {least}")
+    if value >= 1 << 63:  # iterations and samples are counted in 64 bits
+        raise ConfigError(key, f"{short_repr(value)} given; it must be a whole number from {least} to 2⁶³ − 1")
 
 
 def _is_seed(value: int) -> bool:

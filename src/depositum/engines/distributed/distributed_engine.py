@@ -21,7 +21,7 @@ from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.mixing import IdentityMix
 from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import reinstate
-from depositum.errors import ConfigError, listing, nearest
+from depositum.errors import ConfigError, check_choice, is_number, short_repr
 from depositum.metrics import Sharing
 from depositum.networks import Network
 from depositum.problem import Batch, BatchSize, Oracle, Problem
@@ -43,12 +43,9 @@ class ProcessSettings:
     evaluate: Sharing = "scalars"
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.timeout) and self.timeout > 0):
-            raise ConfigError("timeout", f"{self.timeout!r} given; it must be a number of seconds > 0")
-        choices = get_args(Sharing)
-        if self.evaluate not in choices:
-            near = nearest(str(self.evaluate), choices)
-            raise ConfigError("evaluate", f"{self.evaluate!r} given; it can be {listing(choices)}{near}")
+        if not (is_number(self.timeout) and isfinite(self.timeout) and self.timeout > 0):
+            raise ConfigError("timeout", f"{short_repr(self.timeout)} given; it must be a number of seconds > 0")
+        check_choice("evaluate", self.evaluate, get_args(Sharing))
 
 
 class DistributedEngine(Engine):
