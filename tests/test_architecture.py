@@ -12,6 +12,7 @@ ROOT = Path(depositum.__file__).parent
 FOUNDATIONS = (
     *("errors", "validation", "registry", "layout", "randomness", "user_code", "launch", "channels", "kernels"),
     "interrupt",
+    "bounded_reading",
 )
 ORDER = (
     "regularizers",

@@ -16,7 +16,8 @@ from torch.utils.data import (
 )
 
 import depositum as dp
-from depositum.data import bounded_reading, from_clients
+from depositum import bounded_reading
+from depositum.data import from_clients
 from depositum.errors import ConfigError, DataError, DepositumError
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from depositum.data import bounded_reading, load
+from depositum import bounded_reading
+from depositum.data import load
 from depositum.errors import DataError
 from depositum.language.instruction_records import parse_records, read_records
 from tests.benchmarks.test_peers import BENCHMARKS
@@ -124,7 +125,7 @@ def test_the_limit_follows_the_memory_of_the_process():
     """A process that is allowed 1 GiB more must not plan with the memory of the machine."""
     code = """
 import resource
-from depositum.data.bounded_reading import memory_limit
+from depositum.bounded_reading import memory_limit
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
 print(memory_limit())

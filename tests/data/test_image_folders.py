@@ -119,7 +119,7 @@ def test_invalid_arguments_are_refused(arguments, message, tmp_path):
 
 
 def test_more_images_than_memory_holds_are_refused_before_they_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("depositum.data.bounded_reading.memory_limit", lambda: 1000)
+    monkeypatch.setattr("depositum.bounded_reading.memory_limit", lambda: 1000)
     draw(tmp_path / "photos" / "a" / "1.png")
     (tmp_path / "photos" / "a" / "2.png").touch()  # would be refused as damaged
     with pytest.raises(DataError, match="2 images of 64×64 pixels: takes 120.0 KiB of memory, but at most 1000 B"):

@@ -1,5 +1,6 @@
 """Networks that violate Assumption 2 and files that cannot be read: each has its own error message."""
 
+import os
 from pathlib import Path
 
 import networkx as nx
@@ -224,3 +225,28 @@ def test_invalid_matrix_files(tmp_path, write):
         networks.build("ring", write("W.txt", "0.5 0.5\n0.5\n"), 2)
     with pytest.raises(NetworkError, match=r"shape \(0,\) given"):
         networks.build("ring", write("empty.txt", ""), 2)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (5, 5",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000, 5)}",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': " + b"(" * 3000,
+    ],
+)
+def test_damaged_headers_of_matrix_files(tmp_path, header):
+    """A truncated header ended in a TokenError, and one of 10^15 entries in a MemoryError."""
+    (tmp_path / "W.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(NetworkError, match=r"^mixing: .*W\.npy cannot be read as a NumPy array of numbers") as error:
+        networks.build("ring", "W.npy", 5, tmp_path)
+    assert len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize("name", ["edges.txt", "W.npy", "W.csv"])
+def test_a_pipe_is_refused(tmp_path, name):
+    """Opening it would wait for a writer."""
+    os.mkfifo(tmp_path / name)
+    given = (name, "metropolis") if name == "edges.txt" else ("ring", name)
+    with pytest.raises(NetworkError, match="cannot be read as .*: is a pipe, socket or device, not a file"):
+        networks.build(*given, 5, tmp_path)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from depositum.data.bounded_reading import check_size
+from depositum.bounded_reading import check_size
 from depositum.data.client_files import CLIENT_PLACEHOLDER
 from depositum.data.dataset import Dataset, Samples
 from depositum.data.table_files import TABLE_ENDINGS, is_one_per_client, read_table, table_files

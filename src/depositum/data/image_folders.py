@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from depositum.data.bounded_reading import check_size, open_regular_file
+from depositum.bounded_reading import check_size, open_regular_file
 from depositum.data.client_files import natural_order
 from depositum.data.dataset import Dataset, Samples, pixels_to_floats, with_test_share
 from depositum.errors import DataError

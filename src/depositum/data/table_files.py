@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from pydantic import Field
 
-from depositum.data.bounded_reading import (
+from depositum.bounded_reading import (
     HARMLESS_SIZE,
     check_size,
     check_unpacked_size,

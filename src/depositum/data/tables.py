@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from depositum.data.bounded_reading import check_size
+from depositum.bounded_reading import check_size
 from depositum.data.client_files import natural_order
 from depositum.data.dataset import Dataset, Indices, Samples
 from depositum.errors import ConfigError, DataError, listing, nearest, short_repr

@@ -9,16 +9,15 @@ import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from depositum.data.bounded_reading import check_unpacked_size, is_regular, open_regular_file
+from depositum.bounded_reading import is_regular, open_regular_file, read_array
 from depositum.data.client_files import CLIENT_PLACEHOLDER, client_files, shared_test_file
 from depositum.data.dataset import Dataset, Indices, Samples, pixels_to_floats
 from depositum.errors import DataError, listing, nearest, short_repr
@@ -138,37 +137,15 @@ def _read(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> 
                 if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError("not what NumPy writes, and decoders of other formats may need any memory")
                 with archive.open(info) as member:
-                    _check_header(f"{path}: {name}", member, info.file_size, packed)
-                with archive.open(info) as member:
-                    out[name] = np.lib.format.read_array(member, allow_pickle=False)
-                    if member.read(1):  # reading to the end also verifies the checksum
-                        raise ValueError("bytes after the array")
+                    out[name] = read_array(member, f"{path}: {name}", packed)
             return out
-
-
-def _check_header(name: str, member: IO[bytes], declared: int, packed: int) -> None:
-    """Refuse an array before it is read: a pickle, values that are not numbers, a size other than `declared` bytes."""
-    version = np.lib.format.read_magic(member)
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read_header:
-        raise ValueError(f"version {version}, which is for records")
-    shape, _, dtype = read_header[version](member)
-    if dtype.hasobject:
-        raise DataError(f"{name}: contains Python objects (a pickle), which are never loaded; save numbers")
-    if dtype.kind not in "biufcSUM":  # records and bytes of any length, of which even the name can be long
-        raise DataError(f"{name} is not an array of numbers")
-    size = prod(shape) * max(1, dtype.itemsize)
-    check_unpacked_size(name, size, packed, "save it with np.savez, uncompressed")
-    if min(shape, default=0) < 0 or member.tell() + size != declared:
-        raise ValueError("a shape that is not that of the values")
 
 
 @contextmanager
 def _damage_reported(path: Path) -> Iterator[None]:
     """One line for whatever NumPy and zipfile raise for a file that is truncated, damaged or of another format.
 
-    The header of an array is parsed as Python, which can end in a SyntaxError, TokenError or RecursionError, and
-    zipfile has a dozen of its own; so every exception means the same here.
+    zipfile alone raises a dozen types; so every exception means the same here.
     """
     try:
         yield

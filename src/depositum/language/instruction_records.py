@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from depositum.bounded_reading import read_file
 from depositum.data import Indices
-from depositum.data.bounded_reading import read_file
 from depositum.errors import ConfigError, DataError, listing, nearest, short_repr, with_article
 from depositum.randomness import numpy_generator
 

@@ -4,16 +4,19 @@ A string is read as a file if it is not a registered name and looks like a path 
 file exists); paths are relative to `base`, the folder of the configuration.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from depositum.errors import NetworkError, is_integer, nearest, short_repr
+from depositum.bounded_reading import check_size, open_regular_file, read_array
+from depositum.errors import DataError, NetworkError, is_integer, nearest, short_repr
 from depositum.networks.graphs import TOPOLOGIES, Graph, as_client_graph
 from depositum.networks.mixing_matrices import MIXINGS, Matrix, Sparse
 from depositum.registry import Registry, Spec
@@ -102,14 +105,13 @@ def read_matrix(file: Path) -> Matrix | Sparse:
     """The matrix in a `.npy` file, or in a text file with one row per line and comments after `#`."""
     key = "mixing"
     if file.suffix == ".npy":
-        try:
-            loaded = np.load(file, allow_pickle=False)
-        except FileNotFoundError:
-            raise _missing(file, key) from None
-        except (OSError, ValueError, EOFError):
-            raise NetworkError(
-                key, f"{file} cannot be read as a NumPy array of numbers; write it with np.save"
-            ) from None
+        with _opened(file, key, "a NumPy array of numbers") as content:
+            try:
+                loaded = read_array(content, str(file), os.fstat(content.fileno()).st_size)
+            except DataError:
+                raise
+            except Exception:  # NumPy parses the header as Python, which raises errors of many types
+                raise DataError("it is damaged or another file; write it with np.save") from None
         return real_matrix(loaded, str(file))
     if file.suffix not in (".csv", ".txt"):
         raise NetworkError(key, f"{file} given; a matrix is read from a '.npy', '.csv' or '.txt' file")
@@ -135,14 +137,27 @@ def _file(given: object, registry: Registry[Any], base: Path | None) -> Path | N
 
 def _fields(file: Path, key: str) -> list[tuple[int, list[str]]]:
     """Number and fields of each nonempty line, split at blanks and commas, without comments."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise _missing(file, key) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise NetworkError(key, f"{file} cannot be read as text: {error}") from None
+    with _opened(file, key, "text") as content:
+        check_size(str(file), os.fstat(content.fileno()).st_size)
+        try:
+            text = content.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(str(error)) from None
     lines = (line.partition("#")[0].replace(",", " ").split() for line in text.splitlines())
     return [(number, fields) for number, fields in enumerate(lines, 1) if fields]
+
+
+@contextmanager
+def _opened(file: Path, key: str, kind: str) -> Iterator[BinaryIO]:
+    """A file for reading as what `kind` says; whatever is wrong with it is an error about `key`."""
+    if not file.exists():
+        raise _missing(file, key)
+    try:
+        with open_regular_file(file) as content:
+            yield content
+    except DataError as error:
+        reason = str(error).removeprefix(f"{file}: ")
+        raise NetworkError(key, f"{file} cannot be read as {kind}: {reason}") from None
 
 
 def _excerpt(fields: list[str]) -> str:

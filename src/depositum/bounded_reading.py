@@ -13,8 +13,12 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from depositum.errors import DataError
 
@@ -91,6 +95,26 @@ def read_file(path: Path) -> bytes:
         except (gzip.BadGzipFile, EOFError, zlib.error):
             raise DataError(f"{path}: is damaged or not a gzip file") from None
         return b"".join(pieces)
+
+
+def read_array(file: IO[bytes], name: str, packed: int) -> NDArray[Any]:
+    """The array of numbers or text in NumPy's format; `name` names it in errors, `packed` is the size of its file.
+
+    Its header is checked before anything else is read. Whatever is wrong with it otherwise ends in an exception of any
+    type: NumPy parses headers as Python, which can raise a SyntaxError, TokenError or RecursionError as well.
+    """
+    version = np.lib.format.read_magic(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran_order, dtype = read_header[version](file)
+    if dtype.hasobject:
+        raise DataError(f"{name}: contains Python objects (a pickle), which are never loaded; save numbers")
+    if dtype.kind not in "biufcSUM" or not dtype.itemsize:
+        raise DataError(f"{name}: is not an array of numbers")
+    size = prod(shape) * dtype.itemsize
+    check_unpacked_size(name, size, packed, "save it with np.savez, uncompressed")
+    if min(shape, default=0) < 0 or len(content := file.read(size + 1)) != size:
+        raise ValueError("the shape is not that of the values")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
 def _not_regular(path: Path) -> DataError:
