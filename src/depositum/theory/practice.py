@@ -3,7 +3,7 @@
 from depositum.theory.setting import Setting
 
 #: αL of the stepsizes to try: the smallest, the first, the largest. In all sweeps of docs/theory.md, the lowest
-#: objective was reached between the first and the largest, and αL = 10 was worse than the first.
+#: objective was reached with the first or the largest, and αL = 10 was worse than the largest.
 PRACTICAL_PRODUCTS = (0.3, 1.0, 3.0)
 #: αβρ that none of them exceeds: the prox is defined below 1, and sensitive near it.
 LARGEST_EXPANSION = 0.5
