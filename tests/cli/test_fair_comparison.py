@@ -1,11 +1,15 @@
 """`compare` ranks only what can be ranked, and `run` reports a run that ended badly."""
 
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from depositum.errors import ConfigError
+from depositum.runs import ResolvedConfig, load
+from depositum.tuning import Tuned
 from tests.support.small_runs import SIXTH_POWER, cli, train, write_config
 
 
@@ -135,3 +139,45 @@ def test_run_and_compare_print_the_same_number_for_a_measure(config: Path) -> No
     ranking = cli("compare", *"abcdef")
     assert all(f" {number} " in line for line in ranking.out.splitlines() if line[1:2] in set("abcdef"))
     assert "sparsity" in ranking.out
+
+
+@pytest.mark.slow
+def test_every_method_gets_its_own_best_stepsize(config: Path) -> None:
+    """By its own name for it; stored in its folder, shown in the table, and used again by the same command."""
+    methods = ("--methods", "depositum,prox-dasa,d-psgd")
+    command = ("compare", config, *methods, "--tune", "--out", "t", *settings("run.steps=40"))
+    result = cli(*command)
+    assert result.code == 0, result.err
+    chosen = {}
+    for name, key in (("depositum", "alpha"), ("prox-dasa", "eta"), ("d-psgd", "alpha")):
+        tuning = tomllib.loads(Path("t", name, "tuning.toml").read_text())
+        chosen[name] = tuning["best"]["algorithm"][key]
+        assert load(Path("t", name, "config.toml")).table["algorithm"][key] == chosen[name]
+        symbol = {"alpha": "α", "eta": "η"}[key]
+        assert f"{symbol} = {chosen[name]:g}" in result.out
+        assert f"{name}: chosen: algorithm.{key} = " in result.err
+    assert "another problem: no regularizer, β = 0" in result.out
+    assert "chosen on held-out data: t/METHOD/tuning.toml" in result.out
+    again = cli(*command)
+    assert (again.code, again.out) == (0, result.out)
+    assert "chosen:" not in again.err
+
+
+def test_a_method_without_a_stable_stepsize_does_not_stop_the_others(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(spec: ResolvedConfig, folder: Path, **_: object) -> Tuned:
+        if spec.algorithm.name == "fedmid":
+            raise ConfigError("algorithm.alpha", "every value diverges")
+        return Tuned(spec)
+
+    monkeypatch.setattr("depositum.cli.compare.tuned", refuse)
+    result = cli("compare", config, "--methods", "fedmid,depositum", "--out", "t", *settings("run.steps=2"))
+    assert result.code == 0
+    assert "fedmid is left out: algorithm.alpha: every value diverges" in result.err
+    assert cli("compare", config, "--methods", "fedmid", "--out", "u").code == 2
+
+
+def test_tuning_is_for_configurations(config: Path) -> None:
+    train(config, Path("a"), overrides=("run.steps=2",))
+    assert "--tune: the option given; it can only be used with CONFIG.toml" in cli("compare", "a", "--tune").err

@@ -199,7 +199,7 @@ def test_the_legend_has_a_part_for_each_problem(tmp_path: Path, monkeypatch: pyt
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == [
         "problem: l1, β = 0.001", "a, α = 0.1", "b, α = 0.2",
-        "another problem: no regularizer, β = 0", "c, α = 0.05", "",
+        "another problem: no\nregularizer, β = 0", "c, α = 0.05", "",
     ]  # fmt: skip
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
     assert styles["a, α = 0.1"] == styles["b, α = 0.2"] == "-"

@@ -17,10 +17,11 @@ from depositum.interrupt import StopOnSignal
 from depositum.report.compared_runs import ComparedRun, Table, grouped_by_problem
 from depositum.report.curves import X_AXES, draw_comparison
 from depositum.report.history_tables import comparison_table
-from depositum.report.progress import ProgressBar
+from depositum.report.progress import ProgressBar, TuningProgress
 from depositum.runs import ResolvedConfig, checkpoint, execute, load
 from depositum.runs.config_file import register_extensions_of
 from depositum.runs.folder import read_history, read_table
+from depositum.tuning import automatic, tuned
 
 
 def command(
@@ -40,9 +41,13 @@ def command(
         typer.Option(
             metavar="PATH",
             help="The figure's file (default compare.png); with CONFIG.toml, the folder of runs and figure "
-            "(default runs/NAME for NAME.toml).",
+            "(default runs/NAME for NAME.toml, or runs/NAME-tuned).",
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="With CONFIG.toml: search for the best stepsize of every method before it is run."),
+    ] = False,
     against: Annotated[
         str, typer.Option(metavar=f"<{'|'.join(X_AXES)}>", help="The horizontal axis of the curves.")
     ] = "iteration",
@@ -55,7 +60,9 @@ def command(
     diverges is reported, and the others continue. `depositum methods` lists the methods.
 
     Only runs that solve the same problem are ranked: those with another regularizer, β, loss, model or data, and those
-    that diverged, are set apart. The stepsizes are shown where they differ.
+    that diverged, are set apart. The stepsizes are shown where they differ: without --tune, they are those of the file
+    or, for a method that it does not mention, the defaults. With --tune, each method has the stepsize that `depositum
+    tune` chooses for it, with three seeds, on held-out training data; it is stored in the method's folder.
     """
     if against not in X_AXES:
         raise ConfigError("--against", f"{against!r} given; it can be {listing(X_AXES)}{nearest(against, X_AXES)}")
@@ -63,14 +70,17 @@ def command(
     if len(runs) == 1 and runs[0].suffix == ".toml":
         # All configurations are checked before the first method runs.
         configs = load_methods(runs[0], methods, overrides or [])
-        folder = out or Path("runs") / runs[0].stem
+        if tune:
+            configs = {name: _with_automatic_stepsize(config) for name, config in configs.items()}
+        folder = out or Path("runs") / (runs[0].stem + "-tuned" * tune)
         figure = folder / "compare.png"
         if not any((folder / _folder_name(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure_file(figure, force)  # not written by an earlier call of this command
         compared = run_methods(configs, folder)
         reference = own_problem(runs[0], overrides or [])
     else:
-        for option, given in (("--methods", methods), ("--set", " ".join(overrides or []))):
+        settings = " ".join(overrides or [])
+        for option, given in (("--methods", methods), ("--set", settings), ("--tune", "the option" * tune)):
             if given:
                 raise ConfigError(option, f"{given} given; it can only be used with CONFIG.toml, not with folders")
         figure = out or Path("compare.png")
@@ -80,7 +90,9 @@ def command(
     groups = grouped_by_problem(compared, reference)
     draw_comparison(groups, figure, against=against)
     console = Console()
-    console.print(comparison_table(groups, console.width))
+    console.print(comparison_table(groups, console.width, show_stepsizes=tune))
+    if tune:
+        typer.echo(f"each method has its own best stepsize, chosen on held-out data: {folder}/METHOD/tuning.toml")
     typer.echo(f"curves: {figure}")
 
 
@@ -115,23 +127,41 @@ def own_problem(config: Path, overrides: Sequence[str]) -> Table | None:
         return None
 
 
+def _with_automatic_stepsize(config: ResolvedConfig) -> ResolvedConfig:
+    """The configuration with a stepsize to be searched for; as it is, for a method without a known stepsize."""
+    return automatic(config) if hasattr(config.algorithm, config.algorithm.stepsize_key) else config
+
+
 def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[ComparedRun]:
-    """Run (or resume) each method with its configuration in a subfolder of `folder`."""
+    """Run (or resume) each method with its configuration in a subfolder of `folder`.
+
+    A method for which no stepsize is found is reported, and the others continue.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
-    out = []
+    out, failed = [], None
     for number, (name, config) in enumerate(configs.items(), start=1):
         typer.echo(f"{number}/{len(configs)} {name}", err=True)
+        subfolder = folder / _folder_name(name)
         with StopOnSignal() as stop:
-            subfolder = folder / _folder_name(name)
-            result = execute(config, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
+            try:
+                choice = tuned(config, subfolder, callbacks=[TuningProgress()], on_loop=stop.attach)
+            except ConfigError as error:
+                failed = error
+                typer.echo(f"{name} is left out: {error}", err=True)
+                continue
+            if choice.result is not None:
+                typer.echo(f"{name}: {'; '.join(choice.result.summary)}", err=True)
+            result = execute(choice.spec, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
             raise typer.Exit(INTERRUPTED)
         diverged = describe_divergences(result.diverged, len(config.config.run.seeds))
         if diverged:
             typer.echo(f"{name}: {diverged}", err=True)
-        out.append(ComparedRun(name, result.history.frame, tomllib.loads(config.dump()), diverged))
+        out.append(ComparedRun(name, result.history.frame, tomllib.loads(choice.spec.dump()), diverged))
+    if not out and failed is not None:
+        raise failed
     return out
 
 

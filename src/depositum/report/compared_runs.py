@@ -134,10 +134,10 @@ def grouped_by_problem(runs: Sequence[ComparedRun], reference: Table | None = No
     return [*out, *apart, *([RunGroup("diverged, not ranked", diverged, "diverged")] if diverged else [])]
 
 
-def stepsizes(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """The stepsize of each run by name, where runs differ in it; otherwise nothing."""
+def stepsizes(runs: Sequence[ComparedRun], always: bool = False) -> dict[str, str]:
+    """The stepsize of each run by name, where runs differ in it (or `always`); otherwise nothing."""
     texts = {run.name: run.stepsize for run in runs}
-    return texts if len(set(texts.values())) > 1 else {}
+    return texts if always or len(set(texts.values())) > 1 else {}
 
 
 def labels(runs: Sequence[ComparedRun]) -> dict[str, str]:

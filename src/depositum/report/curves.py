@@ -39,8 +39,10 @@ APART_DASHES: tuple[Dash, ...] = ((0, (3, 2)), (0, (3, 2, 1, 2)), (0, (2, 1, 1, 
 DIVERGED_DASHES: tuple[Dash, ...] = (":",)
 #: Measures that are shares: their axis is in percent, as in tables.
 SHARES = ("test_accuracy", "sparsity")
-#: Width of a character of the legend, and of what is beside a label, in inches; characters in a line of its titles.
-CHARACTER, HANDLE, TITLE_WIDTH = 0.085, 0.6, 40
+#: Sizes of the legend in inches: a character, what is beside a label, a line.
+CHARACTER, HANDLE, LINE = 0.075, 0.55, 0.2
+#: Lines of the legend that the panels leave room for; with more, the figure becomes higher.
+LEGEND_LINES = 4
 #: With more runs than this, bands would cover each other: only the means are drawn.
 MAX_RUNS_WITH_BANDS = 8
 #: What curves can be drawn against: column of the history, label of the horizontal axis.
@@ -124,13 +126,13 @@ def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against:
 
 def _draw_legend(figure: Figure, parts: Mapping[str, Sequence[Curve]]) -> None:
     """Below the panels: the labels of each part in columns of its own, under its title."""
-    widths = [len(curve.label) for part in parts.values() for curve in part]
-    longest = max(*widths, *(min(len(title), TITLE_WIDTH) for title in parts))
-    fitting = max(1, int(figure.get_figwidth() // (HANDLE + CHARACTER * longest)))
+    longest = max(len(curve.label) for part in parts.values() for curve in part)
+    fitting = max(len(parts), int(figure.get_figwidth() // (HANDLE + CHARACTER * longest)))
     lengths = [len(part) + bool(title) for title, part in parts.items()]
     height = 3 if any(parts) else 1  # a title above at least two labels
-    while sum(ceil(length / height) for length in lengths) > max(fitting, len(parts)):
+    while sum(ceil(length / height) for length in lengths) > fitting:
         height += 1
+    wrapped = {title: fill(title, max(longest, 24)) for title in parts}
     empty = Line2D([], [], linestyle="none")
     handles: list[Line2D] = []
     texts: list[str] = []
@@ -139,13 +141,17 @@ def _draw_legend(figure: Figure, parts: Mapping[str, Sequence[Curve]]) -> None:
         if title:
             titles.append(len(texts))
             handles.append(empty)
-            texts.append(fill(title, TITLE_WIDTH))
+            texts.append(wrapped[title])
         handles += [Line2D([], [], linewidth=1.6, **curve.style) for curve in part]
         texts += [curve.label for curve in part]
         filled = -len(texts) % height  # the next part begins in a new column
         handles += [empty] * filled
         texts += [""] * filled
-    legend = figure.legend(handles, texts, loc="outside lower center", ncols=len(texts) // height, frameon=False)
+    lines = height + max(title.count("\n") for title in wrapped.values())
+    figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - LEGEND_LINES))
+    legend = figure.legend(
+        handles, texts, loc="outside lower center", ncols=len(texts) // height, frameon=False, fontsize=9
+    )
     for index in titles:
         legend.get_texts()[index].set_fontweight("bold")
 

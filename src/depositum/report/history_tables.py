@@ -51,14 +51,14 @@ def final_values(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame.sort_values("iteration").groupby("seed").tail(1)
 
 
-def comparison_table(groups: Sequence[RunGroup], width: int) -> Group:
+def comparison_table(groups: Sequence[RunGroup], width: int, show_stepsizes: bool = False) -> Group:
     """Final measures of any number of runs, in the layout that fits a terminal of `width` columns, and notes on them.
 
     Runs of one group are side by side if all runs would fit; otherwise a ranking with one line per run; otherwise one
-    table below the other.
+    table below the other. Stepsizes are shown where they differ, or with `show_stepsizes`.
     """
     runs = [run for group in groups for run in group.runs]
-    differing = stepsizes(runs)
+    differing = stepsizes(runs, show_stepsizes)
     parts: list[RenderableType] = []
     shown = sum(not run.diverged for run in runs)
     for group in groups:
