@@ -1,9 +1,10 @@
 """Which of several candidates to take: a decision from measures alone, whoever ran them.
 
 Stability comes first: a candidate is out if one of its seeds diverged or ended worse than it began, and a stepsize is
-out if the next larger one that was tried is unstable (`too_close`). Of the others, those whose held-out loss is within
-one standard error of the best are tied, and of these the one with the lowest training objective is taken. Losses of a
-candidate are those of its worst seed.
+out if one that is only slightly larger is unstable (`too_close`). Of the others, those whose held-out loss is within
+one standard error of the best are tied, and of these the one with the lowest training objective is taken; of several
+with practically the same objective, the one with the smallest stepsize. Losses of a candidate are those of its worst
+seed.
 """
 
 import math
@@ -14,6 +15,9 @@ from typing import Any
 
 #: How far, as a factor, the chosen stepsize is from every stepsize that was seen to be unstable.
 SAFETY = 1.25
+
+#: Training objectives that differ by less than this share are equal.
+FLAT = 0.005
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,10 @@ def choose(outcomes: Sequence[Outcome], safety: float = SAFETY) -> Outcome | Non
     if not stable:
         return None
     safe = [outcome for outcome in stable if not too_close(outcome, outcomes, safety)] or stable
-    return min(tied(safe), key=lambda outcome: outcome.worst_objective)
+    candidates = tied(safe)
+    lowest = min(outcome.worst_objective for outcome in candidates)
+    equal = [outcome for outcome in candidates if outcome.worst_objective <= lowest + FLAT * abs(lowest)]
+    return min(equal, key=lambda outcome: (outcome.step or 0.0, outcome.worst_objective))
 
 
 def tied(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -117,13 +124,18 @@ def tied(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def too_close(outcome: Outcome, outcomes: Sequence[Outcome], safety: float = SAFETY) -> bool:
-    """Whether the next larger stepsize that was tried is unstable, and at most a factor `safety` away."""
-    larger = neighbour(outcome, outcomes, above=True)
-    if larger is None or larger.stable:
+    """Whether a larger stepsize that was tried is unstable: the next one up to a factor `safety`, any up to `SAFETY`.
+
+    With an infinite `safety`, the next larger one must be stable however far it is: for grids that are not refined.
+    """
+    if outcome.step is None:
         return False
-    assert larger.step is not None
-    assert outcome.step is not None
-    return larger.step <= safety * outcome.step * (1 + 1e-9)
+    others, step = outcome.candidate.others, outcome.step * (1 + 1e-9)
+    unstable = [o.step for o in outcomes if o.step is not None and o.candidate.others == others and not o.stable]
+    if any(step < other <= min(safety, SAFETY) * step for other in unstable):
+        return True
+    larger = neighbour(outcome, outcomes, above=True)
+    return larger is not None and larger.step in unstable and larger.step is not None and larger.step <= safety * step
 
 
 def neighbour(outcome: Outcome, outcomes: Sequence[Outcome], above: bool) -> Outcome | None:

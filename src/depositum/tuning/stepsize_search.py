@@ -17,14 +17,12 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, neighbour
+from depositum.tuning.judging import FLAT, SAFETY, Candidate, Outcome, choose, neighbour
 
 #: Ratio of neighbours in the first grid, and its number of points.
 COARSE, POINTS = math.sqrt(10), 7
 #: How often the interval around the best is halved: to ratios of 1.78, 1.33 and 1.15.
 HALVINGS = 3
-#: The interval is not halved any more once both neighbours' objectives are this close to the best one's.
-FLAT = 0.005
 #: The first grid is not extended by more than this factor, up or down.
 FARTHEST = 1e8
 
@@ -129,8 +127,8 @@ class _Bracket:
         """Whether both neighbours of the best are about as good."""
         known = self.at(until)
         sides = [neighbour(best, known, above) for above in (False, True)]
-        limit = best.worst_objective + FLAT * abs(best.worst_objective)
-        return all(side is not None and side.worst_objective <= limit for side in sides)
+        spread = FLAT * abs(best.worst_objective)
+        return all(side is not None and abs(side.worst_objective - best.worst_objective) <= spread for side in sides)
 
     def confirm(self, until: int) -> Generator[Request, Sequence[Outcome], Outcome | None]:
         """The best stepsize for which one that is larger by the safety factor is stable as well."""
