@@ -72,7 +72,8 @@ def test_grids_are_wide_and_fine_enough() -> None:
             main = next(iter(tune.grid.values()))
             assert len(main) >= 5
             assert all(2 - 1e-9 <= b / a <= 3.4 for a, b in itertools.pairwise(main)), main
-            assert tune.seed not in range(5)
+            assert len(tune.seeds) >= 3
+            assert not {*tune.seeds} & {*range(5)}
             assert tune.holdout == 0.1
 
 

@@ -59,9 +59,11 @@ class QuickRun(_Part):
 class Tuning(_Part):
     """Hyper-parameters chosen from a grid, once for each combination of the `per` axes, for the cells of `where`.
 
-    The grid is run on the cell that `cell` names, with `seed`, and with the share `holdout` of the training data held
-    out. The point whose measure `by`, evaluated on the held-out data, ends lowest is chosen. With several cells (lists
-    of labels), the worst value counts. Text datasets have a validation part, and can be evaluated on that `part`.
+    The grid is run on the cell that `cell` names, with `seeds`, and with the share `holdout` of the training data held
+    out. Of the points whose measure `by`, evaluated on the held-out data, ends within one standard error of the lowest,
+    the one with the lowest training objective is chosen, unless the next larger stepsize is unstable. The worst seed
+    counts and, with several cells (lists of labels), the worst cell. Text datasets have a validation part, and can be
+    evaluated on that `part`.
     """
 
     where: Where
@@ -69,7 +71,7 @@ class Tuning(_Part):
     cell: Where = {}
     grid: dict[str, list[Any]] = Field(min_length=1)
     set: Settings = {}
-    seed: int = 97
+    seeds: list[int] = Field([97, 98, 99], min_length=1)
     holdout: float = 0.1
     part: Literal["validation"] | None = None
     by: str = "test_loss"

@@ -1,4 +1,8 @@
-"""Hyper-parameters that the paper does not state: chosen from a grid in the file, on held-out training data."""
+"""Hyper-parameters that the paper does not state: chosen from a grid in the file, on held-out training data.
+
+The decision is that of `depositum.tuning`: several seeds, of which the worst counts, and no stepsize beside an unstable
+one. Grids are not refined, so a choice at the edge of its grid is reported.
+"""
 
 import itertools
 import math
@@ -6,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from depositum.errors import ConfigError
 from depositum.experiments.cache import CachedCell, CellConfig
 from depositum.experiments.definition import Experiment, Tuning
 from depositum.experiments.results import check_measure
 from depositum.experiments.sweep import Labels, SweepCell, SweepOptions, apply_options, apply_settings, matches
+from depositum.tuning import Candidate, Outcome, choose
 
 
 @dataclass
@@ -27,7 +30,7 @@ class GridPoint:
 class TuningTask:
     """One choice from a grid: the cells it is for, the grid points and, once they were run, their values.
 
-    The value of a point is the worst of its values on the cells it is run on.
+    The value of a point is the worst of its values over seeds and cells; infinite if it is unstable.
     """
 
     labels: Labels  #: the labels that all cells of the task share, on the `where` and `per` axes
@@ -35,13 +38,9 @@ class TuningTask:
     targets: list[SweepCell]
     points: list[GridPoint]
     values: list[float] | None = None
+    #: The index of the chosen point, once `values` are known.
+    best: int = 0
     seconds: float = 0.0
-
-    @property
-    def best(self) -> int:
-        """The index of the point with the lowest value."""
-        assert self.values is not None
-        return int(np.argmin(self.values))
 
     @property
     def name(self) -> str:
@@ -61,10 +60,15 @@ class TuningTask:
         finished
             For each point, the finished runs of its configurations.
         """
-        values = [max(_last_value(cell, self.tuning.by) for cell in cells) for cells in finished]
-        if not np.isfinite(values).any():
-            raise ConfigError(f"tune: {self.name}", "diverges at every point of its grid; choose smaller stepsizes")
-        self.values = values
+        outcomes = [_outcome(point, cells, self.tuning.by) for point, cells in zip(self.points, finished, strict=True)]
+        chosen = choose(outcomes, safety=math.inf)
+        if chosen is None:
+            raise ConfigError(
+                f"tune: {self.name}",
+                "diverges, or ends worse than it began, at every point of its grid; choose smaller stepsizes",
+            )
+        self.values = [outcome.worst_held_out for outcome in outcomes]
+        self.best = outcomes.index(chosen)
         self.seconds = sum({cell.folder: cell.seconds for cells in finished for cell in cells}.values())
         for target in self.targets:
             target.set(self.points[self.best].settings, "tune.grid")
@@ -132,12 +136,12 @@ def _config(
     apply_settings(point.table, tuning.set, "tune.set")
     if options.quick:
         apply_settings(point.table, experiment.quick.tune, "quick.tune")
-    point.table["run"]["seeds"] = [tuning.seed]
+    point.table["run"]["seeds"] = list(tuning.seeds)
     apply_options(point.table, SweepOptions(overrides=options.overrides, device=options.device))
     if tuning.part is not None:
         _evaluate_on(point.table["problem"], tuning.part)
     apply_settings(
-        point.table, {"problem.holdout": tuning.holdout, "run.seeds": [tuning.seed], **settings}, "tune.grid"
+        point.table, {"problem.holdout": tuning.holdout, "run.seeds": list(tuning.seeds), **settings}, "tune.grid"
     )
     return point.checked
 
@@ -151,9 +155,34 @@ def _evaluate_on(problem: dict[str, Any], part: str) -> None:
     problem["dataset"] = {name: {**arguments, "evaluate": part}}
 
 
-def _last_value(cell: CachedCell, measure: str) -> float:
-    """The last value of a measure; infinite if the run diverged."""
-    if cell.diverged:
-        return float("inf")
-    value = float(cell.history.sort_values("iteration")[measure].iloc[-1])
-    return value if np.isfinite(value) else float("inf")
+def _outcome(point: GridPoint, cells: Sequence[CachedCell], measure: str) -> Outcome:
+    """How a grid point ended: for each seed, the worst of the cells that it was run on."""
+    method = point.configs[0].spec.algorithm
+    others, step = dict(point.settings), None
+    value = others.get(key := f"algorithm.{method.stepsize_key}")
+    if isinstance(value, int | float):
+        del others[key]
+        step = 1 / value if method.stepsize_inverse else float(value)
+    steps = point.configs[0].config.run.steps
+    ends = [_values(cell, measure, steps) for cell in cells]
+    objectives, starts = ([_values(cell, "phi", t) for cell in cells] for t in (steps, 0))
+    known = all(math.isfinite(value) for values in (*starts, *objectives) for value in values)
+    return Outcome(
+        Candidate(tuple(others.items()), step),
+        held_out=_worst(ends),
+        # A language model's loss on all its training data may not have been evaluated.
+        objective=_worst(objectives) if known else _worst(ends),
+        initial=_worst(starts) if known else (),
+    )
+
+
+def _worst(values: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The largest value of each seed over cells."""
+    return tuple(max(of_seed) for of_seed in zip(*values, strict=True))
+
+
+def _values(cell: CachedCell, measure: str, iteration: int) -> list[float]:
+    """A measure of each seed at an iteration; infinite where it is not finite, or the seed diverged before."""
+    records = cell.history[cell.history["iteration"] == iteration].set_index("seed")[measure]
+    values = [float(records.get(seed, math.inf)) for seed in cell.seeds]
+    return [value if math.isfinite(value) else math.inf for value in values]
