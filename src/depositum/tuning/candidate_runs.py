@@ -180,8 +180,9 @@ class CandidateRuns:
                 measures={name: sum(_number(end, name) for end in ends) / count for name in ("train_loss", *REPORTED)},
             )
             self.outcomes.append(run.outcome)
-            # What is unstable is never resumed.
-            run.snapshot = snapshot.of_trials(own).relabelled(self.seeds) if run.outcome.stable else None
+            # What has diverged is never resumed.
+            finite = not any(run.outcome.diverged)
+            run.snapshot = snapshot.of_trials(own).relabelled(self.seeds) if finite else None
 
     def _problem(self, specs: Sequence[ResolvedConfig], labels: Sequence[Sequence[int]]) -> Problem:
         """The problem with the trials of all these candidates."""

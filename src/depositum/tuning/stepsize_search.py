@@ -85,8 +85,11 @@ class _Bracket:
             self.outcomes |= {(step, until): outcome for step, outcome in zip(new, outcomes, strict=True)}
 
     def at(self, until: int) -> list[Outcome]:
-        """The outcomes at an iteration, and of what was unstable before it, by increasing stepsize."""
-        known = [o for (_, t), o in self.outcomes.items() if t == until or (t < until and not o.stable)]
+        """The outcomes at an iteration, and of what had diverged before it, by increasing stepsize.
+
+        A loss that has risen after a few iterations may still fall.
+        """
+        known = [o for (_, t), o in self.outcomes.items() if t == until or (t < until and any(o.diverged))]
         return sorted(known, key=lambda outcome: outcome.step or 0.0)
 
     def best(self, until: int) -> Outcome | None:

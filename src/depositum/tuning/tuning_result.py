@@ -74,7 +74,8 @@ class TuningResult:
         keys = [key for key in self.best if self.table[key].nunique() > 1]
         key = self.stepsize or (keys[0] if keys else next(iter(self.best)))
         figure = Figure(figsize=(9, 3.6), layout="constrained")
-        ends = self.table[(self.table["iterations"] == self.table["iterations"].max()) | ~self.table["stable"]]
+        full_length = self.table["iterations"] == self.table["iterations"].max()
+        ends = self.table[full_length | (self.table["diverged"] > 0)]
         others = [other for other in self.best if other != key]
         groups = ends.groupby(others, sort=False) if others else [((), ends)]
         axes = figure.subplots(1, 2)
@@ -131,7 +132,8 @@ def summarize(
 def margins(best: Outcome, outcomes: Sequence[Outcome]) -> tuple[float | None, float | None]:
     """By which factors the smallest unstable, and the largest stable, stepsize exceed the chosen one."""
     assert best.step is not None
-    unstable = [o.step for o in outcomes if o.step is not None and not o.stable and o.step > best.step]
+    ended = [o for o in outcomes if any(o.diverged) or o.iterations == best.iterations]
+    unstable = [o.step for o in ended if o.step is not None and not o.stable and o.step > best.step]
     stable = [o.step for o in outcomes if o.step is not None and o.stable and o.iterations == best.iterations]
     return min(unstable) / best.step if unstable else None, max(stable) / best.step
 
