@@ -43,17 +43,22 @@ def test_documented_user_defined_method_runs(monkeypatch: pytest.MonkeyPatch) ->
     assert history["bytes_sent"].iloc[-1] == 17 * 2 * 10 * 4
 
 
-def test_documented_ways_to_write_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to write a .npz file work: from arrays with owners, and from a CSV file without loss."""
+def test_documented_forms_of_user_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks in order: a table, torch datasets, and arrays with owners; the same table from a file is accepted."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.csv").write_text("age,label,weight\n31,1,70.5\n28,0,60\n45,1,80\n")
-    arrays, table = blocks(ROOT / "docs" / "data.md", "python")
-    exec(compile(arrays, "data.md", "exec"), {})
+    names: dict[str, Any] = {}
+    for code in blocks(ROOT / "docs" / "data.md", "python"):
+        exec(compile(code, "data.md", "exec"), names)
+    assert capsys.readouterr().out == "('ill', 'well')\n"
     assert len(load_data("mine.npz").clients) == 3
-    exec(compile(table, "data.md", "exec"), {})
-    found = load_data("mine.npz")
-    assert found.train.inputs.tolist() == [[31, 70.5], [28, 60], [45, 80]]
-    assert (found.train.targets.tolist(), found.classes) == ([1, 0, 1], 2)
+    names["patients"].to_csv("patients.csv", index=False)
+    _, table = blocks(ROOT / "docs" / "data.md", "toml")
+    config = resolve(parse(tomllib.loads(table))).config.problem
+    found = load_data(config.dataset)
+    assert (found.class_names, len(found.clients)) == (("ill", "well"), config.clients)
+    assert found.feature_names == ("age", "dose", "sex=f", "sex=m")
 
 
 def test_documented_callbacks_run(

@@ -30,6 +30,10 @@ LARGEST_RATIO = 100
 _CHUNK = 1 << 20
 
 
+class DamagedFile(DataError):
+    """A packed file that cannot be unpacked."""
+
+
 def memory_limit() -> int:
     """Bytes that data may take: half of the memory that is available now, to this process and its container."""
     available = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [1 << 33]
@@ -93,7 +97,7 @@ def read_file(path: Path) -> bytes:
                     if size > unchecked:  # compared with the part of the file that has been read so far
                         check_unpacked_size(str(path), size, file.tell(), "unpack the file with gunzip")
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise DataError(f"{path}: is damaged or not a gzip file") from None
+            raise DamagedFile(f"{path}: is damaged or not a gzip file") from None
         return b"".join(pieces)
 
 

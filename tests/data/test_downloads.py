@@ -230,3 +230,11 @@ def test_every_published_file_is_in_a_download(name):
     for checksum in published.downloads.values():
         kind, digits = checksum.split(":")
         assert len(bytes.fromhex(digits)) == {"md5": 16, "sha256": 32}[kind]
+
+
+def test_a_packed_file_that_unpacks_to_much_is_refused_while_it_is_unpacked(folder, server, monkeypatch):
+    """A stranger's file under a published name must not fill the memory before its checksum is found to be wrong."""
+    monkeypatch.setattr("depositum.bounded_reading.HARMLESS_SIZE", 1 << 20)
+    put(folder / "toy.txt.gz", gzip.compress(bytes(30 << 20)))
+    with pytest.raises(DataError, match=r"toy\.txt\.gz: its .* KiB unpack to [12]\.[0-9] MiB or more; refused"):
+        downloads.read("toy")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from depositum.bounded_reading import DamagedFile, check_unpacked_size, read_file
 from depositum.errors import ConfigError, DataError, listing, nearest
 
 if TYPE_CHECKING:
@@ -122,12 +123,9 @@ def _unpack(published: PublishedFiles) -> Iterator[tuple[str, Path, bytes]]:
             archived.append(file)
             continue
         try:
-            content = path.read_bytes()
-            yield file, path, gzip.decompress(content) if path.name == f"{Path(file).name}.gz" else content
-        except (gzip.BadGzipFile, EOFError, zlib.error):
+            yield file, path, read_file(path)
+        except DamagedFile:
             raise _corrupted(path) from None
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     if archived:
         assert published.archive is not None
         yield from _archive_members(_folder(published) / published.archive, archived)
@@ -140,6 +138,7 @@ def _archive_members(archive: Path, files: list[str]) -> Iterator[tuple[str, Pat
         with tarfile.open(archive, "r|gz") as tar:
             for member in tar:
                 if member.name in remaining and (content := tar.extractfile(member)):
+                    check_unpacked_size(str(archive), member.size, archive.stat().st_size, "delete it")
                     remaining.remove(member.name)
                     yield member.name, archive, content.read()
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error):
