@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depositum.errors import DataError
+from depositum.memory import available_memory, format_bytes
 
 #: Content up to this size may be packed at any ratio.
 HARMLESS_SIZE = 1 << 28
@@ -36,23 +37,21 @@ class DamagedFile(DataError):
 
 def memory_limit() -> int:
     """Bytes that data may take: half of the memory that is available now, to this process and its container."""
-    available = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [1 << 33]
-    available += [*_available_to_machine(), *_available_to_process()]
-    return max(0, min(available)) // 2
+    return available_memory() // 2
 
 
 def check_size(name: str, size: int) -> None:
     """Refuse content of `size` bytes that does not fit into memory; `name` says whose it is."""
     limit = memory_limit()
     if size > limit:
-        problem = f"takes {_format_bytes(size)} of memory, but at most {_format_bytes(limit)} can be used"
+        problem = f"takes {format_bytes(size)} of memory, but at most {format_bytes(limit)} can be used"
         raise DataError(f"{name}: {problem} (half of what is available)")
 
 
 def check_unpacked_size(name: str, size: int, packed: int, advice: str) -> None:
     """Refuse packed content that is suspiciously large, or larger than memory; `packed` is the size of the file."""
     if size > HARMLESS_SIZE and size > LARGEST_RATIO * packed:
-        problem = f"its {_format_bytes(packed)} unpack to {_format_bytes(size)} or more"
+        problem = f"its {format_bytes(packed)} unpack to {format_bytes(size)} or more"
         raise DataError(f"{name}: {problem}; refused, since more than {LARGEST_RATIO} times is unusual; {advice}")
     check_size(name, size)
 
@@ -124,46 +123,3 @@ def read_array(file: IO[bytes], name: str, packed: int) -> NDArray[Any]:
 def _not_regular(path: Path) -> DataError:
     kind = "a folder" if path.is_dir() else "a pipe, socket or device"
     return DataError(f"{path}: is {kind}, not a file")
-
-
-def _available_to_machine() -> list[int]:
-    """What Linux estimates to be available without swapping."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    except OSError:
-        return []
-
-
-def _available_to_process() -> list[int]:
-    """What remains of the limits of this process and of its container, where they are set."""
-    out = []
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = Path("/sys/fs/cgroup/memory.stat").read_text().split()
-        out.append(limit - int(used[used.index("anon") + 1]))
-    except (OSError, ValueError):  # not in a container, or one without a limit ("max")
-        pass
-    try:
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            out.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
-    except (ImportError, OSError, ValueError):
-        pass
-    return out
-
-
-def _format_bytes(size: int) -> str:
-    """A size in the largest unit that makes it at least one.
-
-    >>> _format_bytes(3 << 30), _format_bytes(700), _format_bytes(10**40)
-    ('3.0 GiB', '700 B', 'more than 1024 PiB')
-    """
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    power = next((i for i in range(len(units)) if size < 1 << 10 * (i + 1)), None)
-    if power is None:
-        return "more than 1024 PiB"
-    return f"{size / (1 << 10 * power):.1f} {units[power]}" if power else f"{size} B"

@@ -16,6 +16,8 @@ from depositum.data import downloads
 from depositum.data.dataset import Dataset, Samples, UntokenizedDataset, pixels_to_floats
 from depositum.data.image_folders import user_images
 from depositum.data.table_files import user_tables
+from depositum.errors import ConfigError
+from depositum.memory import available_memory, format_bytes
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
 
@@ -86,6 +88,10 @@ def synthetic(
 
     Class sizes differ by one at most. There are `samples` training samples and a fifth as many test samples.
     """
+    needed, available = 8 * features * (classes + 3 * samples) + 16 * samples, available_memory()
+    if needed > available:
+        what = f"{features} features in {classes} classes take {format_bytes(needed)} of memory"
+        raise ConfigError("samples", f"{samples} given, which with {what}; {format_bytes(available)} are available")
     rng = numpy_generator(seed, purpose="synthetic")
     centres = rng.standard_normal((classes, features))
     centres *= separation / np.linalg.norm(centres, axis=1, keepdims=True)

@@ -4,7 +4,6 @@ An experiment file is TOML in the form of `Experiment` (docs/cli.md explains it)
 checks, and all configurations, are checked before any work; each error is one line.
 """
 
-import tomllib
 import types
 from importlib import resources
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from depositum.errors import ConfigError, listing, nearest
+from depositum.toml_file import check_values, parse_toml
 from depositum.validation import describe_errors
 
 #: A subset of the cells of a sweep: for each named axis, the allowed label or labels.
@@ -227,10 +227,8 @@ def load_experiment(name: str) -> Experiment:
 
 def parse_experiment(text: str, name: str, folder: Path) -> Experiment:
     """An experiment from the text of its file; `make_plan` checks what is in it."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(name, f"is not valid TOML: {error}") from None
+    table = parse_toml(text, name)
+    check_values(table)
     for key in ("id", "folder"):
         if key in table:
             raise ConfigError(f"{name}: {key}", "unknown key")

@@ -1,6 +1,6 @@
 """The result of training: of a call of `fit`, or of any run folder."""
 
-import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,7 @@ from depositum.runs.execution import is_finished, newest_checkpoint
 from depositum.runs.folder import CLIENTS, CONSENSUS, read_history
 from depositum.runs.given_problem import IN_MEMORY, architecture_digest, is_in_memory
 from depositum.runs.keep_best import BEST, KeepBest, read_best
+from depositum.toml_file import check_values, read_toml
 from depositum.tuning import TuningResult
 from depositum.validation import as_path
 
@@ -210,13 +211,16 @@ def load(folder: str | Path, model: nn.Module | None = None) -> FitResult:
     history = read_history(path)
     files = RunFolder(path)
     try:
-        table = tomllib.loads(files.config_path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = read_toml(files.config_path)
+        check_values(table)
+        config = parse(table)
+    except ConfigError as error:
         raise RunError(f"{path}: its config.toml cannot be read ({error})") from None
-    config = parse(table)
     latest = newest_checkpoint(path, config.problem.clients)
     if latest is None:
         raise RunError(f"{path}: holds no checkpoint")
+    if latest.problem:
+        warnings.warn(latest.with_problem("the checkpoint before is loaded"), RuntimeWarning, stacklevel=2)
     if model is not None:
         _check_model(model, config, latest.snapshot, path)
     build = cache(lambda: _problem_of_folder(path, table, config))

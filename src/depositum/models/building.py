@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from depositum.errors import ConfigError, describe_exception, short_repr, with_article
+from depositum.memory import available_memory, format_bytes
 from depositum.models.convolutional import cnn
 from depositum.models.feedforward import linear, mlp
 from depositum.models.resnet import resnet18
@@ -71,6 +72,8 @@ def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, bas
     (True, False)
     """
     choice = check(spec, base)
+    if is_built_in(spec) and not MODELS.attribute(spec, "path_arguments", ()):
+        _check_memory(choice, tuple(input_shape), classes)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), import_path(base):
         # Not torch.manual_seed, which would also seed the generators of the GPUs.
         torch.default_generator.manual_seed(seed_for(seed, purpose="init"))
@@ -80,6 +83,18 @@ def build(spec: Spec, input_shape: tuple[int, ...], classes: int, seed: int, bas
             "model", f"{choice.name!r} returned {with_article(type(model).__name__)}, not a torch.nn.Module"
         )
     return model
+
+
+def _check_memory(choice: Choice[nn.Module], input_shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a model that does not fit into memory, after building it without storage."""
+    try:
+        with torch.device("meta"):
+            size = sum(p.numel() * p.element_size() for p in choice.make(input_shape, classes).parameters())
+    except (RuntimeError, TypeError):  # a number of parameters that torch cannot count
+        raise ConfigError("model", f"{choice.name!r} with these arguments is too large") from None
+    if size > (available := available_memory()):
+        problem = f"takes {format_bytes(size)} of memory; {format_bytes(available)} are available"
+        raise ConfigError("model", f"{choice.name!r} with these arguments {problem}")
 
 
 def _name(spec: Spec) -> str:

@@ -4,14 +4,15 @@ Self-loops would carry no information, since a client always keeps a share of it
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from depositum.errors import NetworkError, renamed_keys
+from depositum.errors import NetworkError, renamed_keys, short_repr
+from depositum.memory import available_memory, format_bytes
 from depositum.networks.time_varying import OnePeerExponential
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
@@ -32,6 +33,12 @@ BLOCK_PAIRS = 1 << 21
 
 #: Number of random graphs that are drawn in search of a connected one.
 MAX_DRAWS = 100
+
+#: The most clients of a network: all pairs are examined when W is checked, which takes a minute for so many.
+MAX_CLIENTS = 100_000
+
+#: Approximate number of bytes that a client and a link take, with their weights.
+CLIENT_BYTES, LINK_BYTES = 2_000, 500
 
 
 @TOPOLOGIES.register("ring")
@@ -168,6 +175,39 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
     return _first_connected(draw, f"'geometric' with radius = {reach:.4g} on {n} clients", "radius")
 
 
+def check_graph_size(topology: str, n: int, arguments: Mapping[str, Any]) -> None:
+    """Refuse, before it is built, a graph of more clients and links than fit into memory."""
+    links = expected_links(topology, n, **arguments)
+    needed, available = CLIENT_BYTES * n + LINK_BYTES * links, available_memory()
+    if needed > available:
+        what = f"{topology!r} has about {links:.2g} links, which take {format_bytes(int(needed))} of memory"
+        raise NetworkError("n", f"{n} given, but {what}; {format_bytes(available)} are available")
+
+
+def expected_links(
+    topology: str,
+    n: int,
+    hops: int = 1,
+    p: float | None = None,
+    radius: float | None = None,
+    **_: Any,
+) -> float:
+    """About how many links a graph has, from its arguments; at most log2(n) per client if they do not say.
+
+    >>> expected_links("complete", 1000), expected_links("ring", 1000, hops=2), expected_links("star", 1024)
+    (499500.0, 2000, 10240.0)
+    """
+    if topology == "complete":
+        return n * (n - 1) / 2
+    if topology == "ring":
+        return n * min(hops, n // 2)
+    if p is not None:
+        return min(max(p, 0.0), 1.0) * n * n / 2
+    if radius is not None:
+        return min(math.pi * radius * radius, 1.0) * n * n / 2
+    return n * math.log2(max(n, 2))
+
+
 def as_client_graph(graph: Graph) -> Graph:
     """A simple frozen copy of any networkx graph, with nodes 0 … n-1; a graph that already is one is returned as it is.
 
@@ -239,11 +279,9 @@ def _lattice_sides(topology: str, n: int, rows: int | None, cols: int | None) ->
         rows = next(side for side in range(math.isqrt(n), 0, -1) if n % side == 0)
     for name, side in (("rows", rows), ("cols", cols)):
         if side is not None and (side < 1 or n % side):
-            divisors = ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
-            raise NetworkError(
-                name,
-                f"{side} given, which does not divide {n} clients; it can be one of {divisors}",
-            )
+            divisors = [str(k) for k in range(1, n + 1) if n % k == 0]
+            given = f"{short_repr(side)} given, which does not divide {n} clients"
+            raise NetworkError(name, f"{given}; it can be one of {', '.join(divisors[:30])}")
     rows = rows if rows is not None else n // (cols or 1)
     cols = cols if cols is not None else n // rows
     if rows * cols != n:

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from depositum.bounded_reading import check_size, open_regular_file, read_array
 from depositum.errors import DataError, NetworkError, is_integer, nearest, short_repr
-from depositum.networks.graphs import TOPOLOGIES, Graph, as_client_graph
+from depositum.networks.graphs import MAX_CLIENTS, TOPOLOGIES, Graph, as_client_graph, check_graph_size
 from depositum.networks.mixing_matrices import MIXINGS, Matrix, Sparse
 from depositum.registry import Registry, Spec
 
@@ -25,9 +25,6 @@ from depositum.registry import Registry, Spec
 Topology = Spec | Path | Graph
 #: A name (`"metropolis"`), the path of a `.npy`, `.csv` or `.txt` file, or a matrix `[n, n]`, dense or SciPy sparse.
 Mixing = Spec | Path | ArrayLike | Sparse
-
-#: The most clients of a network: its graph is built in memory, node by node.
-MOST_CLIENTS = 10**7
 
 
 def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
@@ -37,13 +34,15 @@ def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tupl
         if len(graph) != n:
             raise NetworkError("topology", f"a graph of {len(graph)} nodes given for {n} clients")
         return "graph", graph
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= MOST_CLIENTS:
-        allowed = "it must have 1 client or more" if not is_integer(n) or n < 1 else f"at most {MOST_CLIENTS} can be"
-        raise NetworkError("n", f"a network of {short_repr(n)} clients requested; {allowed}")
+    if isinstance(n, bool) or not is_integer(n) or n < 1:
+        raise NetworkError("n", f"a network of {short_repr(n)} clients requested; it must have 1 client or more")
+    if n > MAX_CLIENTS:
+        raise NetworkError("n", f"{short_repr(n)} given; a network can have at most {MAX_CLIENTS} clients")
     if (file := _file(topology, TOPOLOGIES, base)) is not None:
         return file.name, read_edges(file, n)
     assert not isinstance(topology, Path)
     choice = TOPOLOGIES.parse(topology, "topology")
+    check_graph_size(choice.name, int(n), choice.arguments)
     default = {name: parameter.default for name, parameter in TOPOLOGIES.parameters(choice.name).items()}
     chosen = ", ".join(f"{name}={value}" for name, value in choice.arguments.items() if value != default[name])
     # Nothing else refers to the graph: freezing it avoids a copy.

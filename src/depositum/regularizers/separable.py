@@ -32,6 +32,8 @@ class Separable(Regularizer):
 
 def soft_threshold(z: Tensor, threshold: Step) -> Tensor:
     """sign(z) max(|z| − threshold, 0), with exact zeros, and exactly z for a threshold of 0."""
+    if not isinstance(threshold, Tensor):
+        threshold = min(threshold, torch.finfo(z.dtype).max)  # clamp refuses numbers that z could not hold
     return z - torch.clamp(z, -threshold, threshold)  # type: ignore[arg-type]  # two numbers or two tensors
 
 

@@ -15,6 +15,7 @@ from depositum.runs.config import Config
 from depositum.runs.method_overrides import for_method
 from depositum.runs.resolved import Held, ResolvedConfig, resolve
 from depositum.runs.user_extensions import register_extensions, register_method
+from depositum.toml_file import check_values, load_bounded, read_toml
 from depositum.validation import describe_errors
 
 #: The keys of every section; beside a method's name stand its hyper-parameters.
@@ -29,7 +30,7 @@ def load(
     `method` replaces the file's own method, with what the file's `[override]` sets for it. `held` is for a process
     among many, which need not have the files of other clients.
     """
-    return from_table(_read_table(path), path.parent, method, held, overrides)
+    return from_table(read_toml(path), path.parent, method, held, overrides)
 
 
 def from_table(
@@ -43,6 +44,7 @@ def from_table(
     base = base or Path()
     for override in overrides:
         apply_override(table, override)
+    check_values(table)
     register_extensions(table, base)
     if method is not None:
         register_method(method, base, "--methods")
@@ -64,9 +66,10 @@ def parse(table: Mapping[str, Any]) -> Config:
 
 def register_extensions_of(path: Path, overrides: Sequence[str] = ()) -> None:
     """Register the user-defined methods and regularizers that a configuration file names, even if it cannot be run."""
-    table = _read_table(path)
+    table = read_toml(path)
     for override in overrides:
         apply_override(table, override)
+    check_values(table)
     register_extensions(table, path.parent)
 
 
@@ -85,9 +88,11 @@ def apply_override(table: dict[str, Any], override: str) -> None:
             "--set", f"{short_repr(override)} given; it must be section.key=value, as in algorithm.alpha=0.1"
         )
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = load_bounded(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except ValueError as error:
+        raise ConfigError("--set", f"{short_repr(override)} given: {error}") from None
     inner = table
     for part in parts[:-1]:
         nested = inner.setdefault(part, {})
@@ -106,17 +111,6 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
             if one.get(key) != two.get(key):
                 out[f"{section}.{key}"] = (one.get(key), two.get(key))
     return out
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(str(path), "no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), f"is not valid TOML: {error}") from None
 
 
 def _upgraded(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,6 +33,7 @@ from depositum.runs.config_file import differences, parse
 from depositum.runs.config_keys import setting_name
 from depositum.runs.given_problem import same_but_for_the_start
 from depositum.runs.resolved import ResolvedConfig, build_method, complete_table, with_default_arguments
+from depositum.toml_file import check_values, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,9 +101,13 @@ class RunFolder:
     def _existing_table(self) -> dict[str, Any]:
         """The complete configuration of the run in the folder."""
         try:
-            config = parse(tomllib.loads(self.config_path.read_text(encoding="utf-8")))
+            if not self.config_path.is_file():
+                raise ConfigError("", "it is not a file")
+            stored = read_toml(self.config_path)
+            check_values(stored)
+            config = parse(stored)
             table = with_default_arguments(complete_table(config, build_method(config)))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, ConfigError) as error:
+        except ConfigError as error:
             raise RunError(
                 f"--out {self.path}: its config.toml is not that of a run ({error}); choose another folder"
             ) from None

@@ -15,7 +15,8 @@ from depositum.engines import Engine, Simulator, make_engine
 from depositum.engines.distributed import Communicator, Placement, absent_part, restrict_data
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
-from depositum.problem import Problem, Trial, as_loss, materialized
+from depositum.memory import available_memory, format_bytes
+from depositum.problem import BatchSize, Problem, Trial, as_loss, materialized
 from depositum.runs.config_keys import config_keys, setting_name
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.user_extensions import try_method, try_regularizer, user_defined_regularizers
@@ -24,6 +25,8 @@ from depositum.runs.user_extensions import try_method, try_regularizer, user_def
 Parts = Callable[[int], tuple[Sequence[Indices], Indices | None]]
 #: More classes than a model has outputs; which of them occur is exchanged as one byte for each.
 MOST_CLASSES = 1 << 20
+#: Vectors of a row's length that every method has in memory per row, at the least.
+LEAST_VECTORS_PER_ROW = 3
 #: Seconds that downloading data may take.
 DOWNLOAD_PATIENCE = 7200.0
 
@@ -57,6 +60,8 @@ def engine_of(
     settings = spec.engine_settings
     if communicator is None and settings.backend == "auto" and settings.resolve_device().type == "cpu":
         settings = replace(settings, backend=backend)  # type: ignore[arg-type]
+    if communicator is None and settings.resolve_device().type == "cpu":
+        _check_memory(problem, settings.resolve_dtype().itemsize, run.batch_size)
     engine = make_engine(
         problem,
         spec.network,
@@ -74,6 +79,21 @@ def engine_of(
         if ":" in spec.config.algorithm.name:
             try_method(engine)
     return engine
+
+
+def _check_memory(problem: Problem, itemsize: int, batch_size: BatchSize) -> None:
+    """Refuse rows, or the batches of one client, that do not fit into this machine's memory."""
+    rows, d, available = len(problem.trials) * problem.n, problem.layout.size, available_memory()
+    needed = LEAST_VECTORS_PER_ROW * rows * d * itemsize
+    if needed > available:
+        what = f"{rows} models of {d} parameters (clients × seeds) take {format_bytes(needed)} of memory"
+        raise ConfigError("clients", f"{problem.n} given, but {what}; {format_bytes(available)} are available")
+    if batch_size != "full":
+        # Which samples, for every row, and the samples of one row.
+        needed = 8 * rows * batch_size + problem.train.inputs[:1].nbytes * batch_size
+        if needed > available:
+            what = f"batches take {format_bytes(needed)} of memory; {format_bytes(available)} are available"
+            raise ConfigError("batch_size", f"{batch_size} given, but {what}")
 
 
 @config_keys()

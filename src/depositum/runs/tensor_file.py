@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from depositum.errors import RunError, short_repr
+from depositum.memory import available_memory, format_bytes
 
 #: The only key of a file's metadata (the library writes several in no fixed order); its value is a JSON object.
 KEY = "depositum"
@@ -72,9 +73,8 @@ def _check_header(path: Path) -> None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a file")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if status.st_size > memory:
-        raise ValueError(f"it has {status.st_size:.2g} bytes, more than the memory of this machine")
+    if status.st_size > (memory := available_memory()):
+        raise ValueError(f"it has {format_bytes(status.st_size)}, but {format_bytes(memory)} of memory are available")
     with path.open("rb") as file:
         start = file.read(8)
     if len(start) < 8:
