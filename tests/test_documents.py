@@ -32,7 +32,7 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_documented_user_defined_method_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The method is complete and short, is found by its name, takes local steps, and sends what it states."""
     monkeypatch.setattr(ALGORITHMS, "_factories", dict(ALGORITHMS._factories))
-    method, use, _ = blocks(ROOT / "docs" / "methods.md", "python")
+    method, use, *_ = blocks(ROOT / "docs" / "methods.md", "python")
     assert len([line for line in method.splitlines() if line.strip()]) < 40
     names: dict[str, object] = {}
     for code in (method, use):
@@ -97,6 +97,29 @@ def test_examples_in_python_run(script: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_documented_measures_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A user-defined measure in the history and for each client."""
+    (code,) = blocks(ROOT / "docs" / "metrics.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, "metrics.md", "exec"), names)
+    assert names["result"].history["f1"].notna().all()
+    assert len(names["result"].client_metrics) == 3
+    (shown,) = blocks(ROOT / "docs" / "metrics.md", "toml")
+    assert parse(tomllib.loads(shown)).metrics.functions == {"f1": "mine:f1"}
+
+
+def test_documented_groups_of_parameters_are_the_same_in_a_file_and_in_python() -> None:
+    """Weights become sparse, biases do not."""
+    _, _, code, _ = blocks(ROOT / "docs" / "methods.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(code, "methods.md", "exec"), names)
+    shown = next(block for block in blocks(ROOT / "docs" / "methods.md", "toml") if "regularizer" in block)
+    spec = resolve(parse(tomllib.loads(shown)))
+    assert repr(spec.regularizer) == repr(names["h"])
+    zeros = {name: bool((p == 0).any()) for name, p in names["result"].client_model(0).named_parameters()}
+    assert zeros == {"0.weight": True, "0.bias": False, "2.weight": True, "2.bias": False}
 
 
 def test_configuration_of_the_readme_is_that_of_the_demo() -> None:

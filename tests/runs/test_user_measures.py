@@ -13,7 +13,7 @@ from torch import nn
 
 import depositum as dp
 from depositum.metrics import COLUMNS
-from depositum.runs import load
+from depositum.runs import execute_all, load
 from depositum.runs.folder import read_history
 from tests.support.small_fits import client_pairs, small_fit
 from tests.support.small_runs import KillAt, Killed, cli, files, outcome, train, write_config
@@ -226,3 +226,46 @@ def test_the_best_model_is_part_of_the_result(tmp_path: Path) -> None:
 def test_a_result_without_a_best_model_says_how_to_keep_one() -> None:
     with pytest.raises(dp.ConfigError, match=r"callbacks: no best model was kept; add dp.KeepBest"):
         _ = small_fit().best_model
+
+
+def test_a_configuration_can_stop_early(tmp_path: Path) -> None:
+    """Exit code 0 and the reason; again, nothing is trained; with more patience it continues."""
+    stop = {"monitor": "train_loss", "patience": 2, "min_delta": 5.0}
+    config = write_config(tmp_path / "config.toml", run={"stop": stop})
+    shown = cli("run", config, "--out", tmp_path / "run")
+    assert shown.code == 0, shown.err
+    reason = "train_loss has not improved since iteration 0"
+    assert f"{tmp_path / 'run'}: stopped at iteration 8 of 20: {reason}" in shown.err
+    assert "train loss" in shown.out
+    before = outcome(tmp_path / "run")
+    again = cli("run", config, "--out", tmp_path / "run")
+    assert (again.code, outcome(tmp_path / "run")) == (0, before)
+    longer = cli("run", config, "--out", tmp_path / "run", "--set", "run.stop.patience=3")
+    assert "stopped at iteration 12 of 20" in longer.err
+
+
+def test_runs_of_a_sweep_stop_each_at_its_own_iteration(tmp_path: Path) -> None:
+    """Not at that of the mean over all of them."""
+    stop = {"monitor": "train_loss", "patience": 1, "min_delta": 0.02}
+    config = write_config(tmp_path / "config.toml", run={"stop": stop})
+    specs = [load(config, [f"algorithm.alpha={alpha}"]) for alpha in (1e-6, 0.3)]
+    results = execute_all(specs, [tmp_path / "small", tmp_path / "large"])
+    assert results[0].snapshot.t == 4 < results[1].snapshot.t
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ({"patince": 3}, "run.stop.patince: unknown key; it can be .*; did you mean 'patience'"),
+        ({"patience": 0}, "run.stop.patience: 0 given; it must be a whole number ≥ 1"),
+        ({"monitor": "test_los"}, "run.stop.monitor: 'test_los' given; no measure has this name; did you mean"),
+        ({"monitor": "stationarity"}, "run.stop.monitor: 'stationarity' given, but costly_every = 0"),
+    ],
+)
+def test_a_criterion_that_cannot_be_used_is_refused_with_its_key(
+    stop: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "config.toml", run={"stop": stop}, metrics={"costly_every": 0})
+    with pytest.raises(dp.ConfigError, match=message):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

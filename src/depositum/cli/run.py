@@ -76,7 +76,7 @@ def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboar
         return
     if result.writes:
         _draw(result, folder)
-    if not result.finished:
+    if not (result.finished or result.stop_reason):
         raise typer.Exit(INTERRUPTED)
     if result.diverged:
         raise typer.Exit(DivergedError.exit_code)  # rank 0 prints the reason
@@ -104,7 +104,7 @@ def _draw(result: RunResult, folder: Path) -> Path:
 def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool) -> None:
     """Draw the curves and print the table of final measures, or where the run was stopped."""
     name, history, figure = folder.resolve().name, result.history.frame, _draw(result, folder)
-    if stopped and not result.finished:
+    if stopped and not (result.finished or result.stop_reason):
         progress = f"stopped at iteration {result.snapshot.t} of {spec.config.run.steps}"
         typer.echo(f"{progress}; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED)

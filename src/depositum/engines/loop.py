@@ -200,7 +200,14 @@ class Loop:
         reduction = self.engine.reduction
         if reduction.size == 1:
             return self.stop_requested
-        return due and bool(reduction.sum(torch.tensor([float(self.stop_requested)])) > 0)
+        if not due:
+            return False
+        stops, reasons = reduction.sum(
+            torch.tensor([float(self.stop_requested), float(bool(self.stop_reason))])
+        ).tolist()
+        if reasons and not self.stop_reason:
+            self.stop_reason = "another rank has ended the run"
+        return bool(stops)
 
     def _begin(self) -> None:
         self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)

@@ -5,12 +5,14 @@ the sections stand for is built, and checked, by `depositum.runs.resolved`.
 """
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from depositum.engines import EngineSettings
+from depositum.engines import EarlyStopping, EngineSettings
 from depositum.engines.distributed import ProcessSettings
+from depositum.errors import ConfigError, listing, nearest, renamed_keys
 from depositum.metrics import Evaluations, MetricFunction, MetricSettings, Sharing
 from depositum.problem import Weighting
 
@@ -68,6 +70,7 @@ class RunSection(Section):
     evaluate_every: int = 10
     evaluate_from: int = 0
     checkpoint_every: int = 100
+    stop: dict[str, Any] | None = None
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -77,6 +80,17 @@ class RunSection(Section):
     def evaluations(self) -> Evaluations:
         """Which iterations are evaluated."""
         return Evaluations(self.evaluate_every, self.evaluate_from)
+
+    def early_stopping(self) -> EarlyStopping | None:
+        """When the run stops before its last iteration, if it may."""
+        if self.stop is None:
+            return None
+        known = list(signature(EarlyStopping).parameters)
+        for key in self.stop:
+            if key not in known:
+                raise ConfigError(f"stop.{key}", f"unknown key; it can be {listing(known)}{nearest(key, known)}")
+        with renamed_keys("stop.{}".format):
+            return EarlyStopping(**self.stop)
 
     def engine_settings(self) -> EngineSettings:
         """How an engine computes."""

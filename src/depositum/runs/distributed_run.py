@@ -22,7 +22,7 @@ from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.common_checkpoint import find_common_checkpoint
 from depositum.runs.config_file import load
 from depositum.runs.config_keys import config_keys
-from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, why_finished
+from depositum.runs.execution import RunResult, check_fits, is_finished, make_loop, stopped_early, why_finished
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
 from depositum.runs.folder_writers import is_writer
@@ -94,7 +94,7 @@ def execute_distributed(
         before_leaving(engine, final)
         communicator.leave()
         finished = is_finished(final, spec.config.run.steps)
-        return RunResult(None, final, history, finished, list(final.diverged.values()))
+        return RunResult(None, final, history, finished, list(final.diverged.values()), stop_reason=loop.stop_reason)
     folder = RunFolder(out)
     with ExitStack() as locks:
         with communicator.all_or_none("check the folder"):
@@ -148,7 +148,10 @@ def _execute(
         final = loop.run()
         before_leaving(engine, final)
         finished = is_finished(final, spec.config.run.steps)
-        result = RunResult(out, final, history, finished, list(final.diverged.values()), writes=writes)
+        if loop.stop_reason:
+            say(stopped_early(loop))
+        diverged, reason = list(final.diverged.values()), loop.stop_reason
+        result = RunResult(out, final, history, finished, diverged, writes=writes, stop_reason=reason)
         return _leave(communicator, result, engine)
     except DepositumError as error:
         log.log(str(error))

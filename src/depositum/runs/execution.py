@@ -18,7 +18,7 @@ import torch
 from depositum import data
 from depositum.algorithms import merge_key
 from depositum.engines import Callback, Divergence, Engine, Loop, Snapshot, describe_divergences
-from depositum.errors import DivergedError, RunError
+from depositum.errors import DivergedError, RunError, renamed_keys
 from depositum.metrics import SINGLE_PROCESS, History
 from depositum.problem import Problem
 from depositum.runs import checkpoint, client_checkpoints
@@ -49,6 +49,7 @@ class RunResult:
 
     `damage` describes a newer checkpoint that could not be read, if the run was resumed from an older one. `writes`:
     whether this process writes what the folder has once, as one of several processes on its host may not.
+    `stop_reason` is why a callback has ended the run before its last iteration, if one has.
     """
 
     folder: Path | None
@@ -58,6 +59,7 @@ class RunResult:
     diverged: list[Divergence]
     damage: str | None = None
     writes: bool = True
+    stop_reason: str = ""
 
     def raise_if_diverged(self, spec: ResolvedConfig) -> None:
         """Report where seeds diverged, in one line, with the stepsize by the method's own name for it."""
@@ -197,11 +199,11 @@ class Run:
             checkpoint.make_current(self.latest)
         return history
 
-    def finish(self, snapshot: Snapshot, history: History) -> None:
+    def finish(self, snapshot: Snapshot, history: History, stop_reason: str = "") -> None:
         """Set the result."""
         finished, diverged = is_finished(snapshot, self.spec.config.run.steps), list(snapshot.diverged.values())
         damage = self.latest.problem if self.latest else None
-        self._result = RunResult(self.out, snapshot, history, finished, diverged, damage)
+        self._result = RunResult(self.out, snapshot, history, finished, diverged, damage, stop_reason=stop_reason)
 
     def result(self) -> RunResult:
         if self._result is None:
@@ -273,7 +275,9 @@ class _Executor:
         loop.run()
         self._stopped |= loop.stop_requested and not loop.stop_reason
         for run, writer, history in zip(runs, writers, histories, strict=True):
-            run.finish(writer.snapshot, _extended(history, writer.records))
+            run.finish(writer.snapshot, _extended(history, writer.records), loop.stop_reason)
+        if loop.stop_reason:
+            self.say(stopped_early(loop))
 
     def _run_by_seeds(self, run: Run) -> None:
         """Run groups of seeds in turn, each from one checkpoint to the next, and write checkpoints of all of them."""
@@ -406,26 +410,34 @@ def make_loop(
 ) -> Loop:
     """The loop of a configuration, resuming from a snapshot if there is one; see `Loop`."""
     run = spec.config.run
-    return Loop(
-        engine,
-        run.steps,
-        evaluate_every=run.evaluate_every,
-        evaluate_from=run.evaluate_from,
-        checkpoint_every=run.checkpoint_every,
-        metrics=spec.metrics,
-        callbacks=callbacks,
-        snapshot=snapshot,
-        history=history,
-        folder=folder,
-        first_seed=run.seeds[0],
-    )
+    stopping = run.early_stopping()
+    with renamed_keys(lambda key: f"run.stop.{key}" if stopping and key in ("monitor", "mode") else key):
+        return Loop(
+            engine,
+            run.steps,
+            evaluate_every=run.evaluate_every,
+            evaluate_from=run.evaluate_from,
+            checkpoint_every=run.checkpoint_every,
+            metrics=spec.metrics,
+            callbacks=[*callbacks, *([stopping] if stopping else [])],
+            snapshot=snapshot,
+            history=history,
+            folder=folder,
+            first_seed=run.seeds[0],
+        )
+
+
+def stopped_early(loop: Loop) -> str:
+    """The line that tells the user why a run has ended."""
+    return f"{loop.folder or 'this run'}: stopped at iteration {loop.t} of {loop.steps}: {loop.stop_reason}"
 
 
 def compatible(specs: Sequence[ResolvedConfig]) -> list[list[int]]:
     """Which configurations can be trials of one simulator: their indices, in order of first appearance."""
     groups: dict[str, list[int]] = {}
     for index, spec in enumerate(specs):
-        groups.setdefault(_common_settings(spec), []).append(index)
+        alone = "" if spec.config.run.stop is None else f"run {index}"  # each stops at its own iteration
+        groups.setdefault(_common_settings(spec) + alone, []).append(index)
     return list(groups.values())
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Keys that may change when a run is resumed: how long it is, where it runs, how long processes wait for each other.
-MAY_CHANGE = ("run.steps", "run.checkpoint_every", "run.device", "processes.timeout")
+MAY_CHANGE = ("run.steps", "run.checkpoint_every", "run.stop", "run.device", "processes.timeout")
 TRACE = ("seed", "iteration", "consensus_x")
 INTEGER_COLUMNS = ("seed", "iteration", "phases")
 #: Suffix of the name of a file until it is complete.

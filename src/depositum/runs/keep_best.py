@@ -36,7 +36,7 @@ class KeepBest(Callback):
 
     In a run with a folder it is also written there whenever it improves, by parameter name like `model.safetensors`: to
     `best.safetensors`, and `best.seed-N.safetensors` for other seeds than the first. A resumed run compares with what
-    the file holds. Among processes, rank 0 keeps it.
+    the file holds. Among processes every rank keeps it, and those that write the run's folder write it.
 
     Parameters
     ----------
@@ -88,8 +88,6 @@ class KeepBest(Callback):
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, Any]]) -> None:
         self._criterion.check_evaluated(loop, records)
-        if loop.engine.reduction.rank:
-            return
         for index, record in enumerate(records):
             label, value = record["trial"], record.get(self.monitor)
             known = self.best.get(label)

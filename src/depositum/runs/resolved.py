@@ -192,6 +192,7 @@ def check_numbers(config: Config) -> None:
     for key in ("period", "checkpoint_every", "evaluate_every"):
         _check_least(f"run.{key}", getattr(run, key), 1)
     run.evaluations()
+    run.early_stopping()
     if run.batch_size != "full":
         _check_least("run.batch_size", run.batch_size, 1)
     if not run.seeds or len(set(run.seeds)) < len(run.seeds) or not all(map(_is_seed, run.seeds)):
