@@ -39,8 +39,8 @@ def test_processes_stop_at_the_simulators_iteration_with_its_values(monitor: str
 @pytest.mark.parametrize(
     ("measure", "changes", "message"),
     [
-        ("only_on_rank_0", {}, "functions.only_on_rank_0: fails on outputs"),
-        ("fraction", {"test": None}, "functions.fraction: given, but there is no test data, and no process has all"),
+        ("only_on_rank_0", {}, "metrics.only_on_rank_0: fails on outputs"),
+        ("fraction", {"test": None}, "metrics.fraction: given, but there is no test data, and no process has all"),
     ],
 )
 def test_a_measure_that_cannot_be_evaluated_ends_all_ranks_before_work(
