@@ -82,13 +82,15 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folder_has_the_simulators_files_and_numbers(uninterrupted: Path) -> None:
-    """Except for the trace of every iteration; in addition, each rank has a log.
+    """Except for the trace of every iteration and the measures of single clients, which are not sent; in addition, each
+    rank has a log.
 
     Fails if the history is of one rank's clients only, or if rows are in another order.
     """
     ours, simulated = set(files(uninterrupted / "2")), set(files(uninterrupted / "1"))
     assert {name for name in ours if "/" not in name} - {"curves.png"} == simulated - {
         "consensus.csv",
+        "clients.csv",
         "state.previous.safetensors",
     }
     assert {name for name in ours if name.startswith("logs/")} == {"logs/rank-0.log", "logs/rank-1.log"}
