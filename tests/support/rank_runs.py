@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def run_on_own_host(common: list[str], own: list[str]) -> CommandResult:
     """`depositum run` as the only process of its host."""
     os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     return cli("run", *common, *own)
+
+
+def run_watching_pickles(*arguments: str) -> tuple[CommandResult, list[str]]:
+    """`depositum run` by the four variables alone, and every name that a pickle looked up meanwhile."""
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    found: list[str] = []
+    sys.addaudithook(lambda event, names: found.append(str(names)) if event == "pickle.find_class" else None)
+    return cli("run", *arguments), found
 
 
 def run_slowly(pause: str, *arguments: str) -> CommandResult:
