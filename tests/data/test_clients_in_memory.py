@@ -238,6 +238,16 @@ def test_tables_of_other_libraries_are_converted():
     assert data.client_names == ("9", "10")
 
 
+def test_a_collection_of_splits_is_not_clients():
+    """A `DatasetDict` would train on its test data as a client called `test`."""
+
+    class DatasetDict(dict):
+        column_names = {"train": ("x",), "test": ("x",)}  # noqa: RUF012
+
+    with pytest.raises(ConfigError, match="^clients: a DatasetDict with the splits 'train', 'test' given; give one of"):
+        from_clients(DatasetDict(train=HuggingFace(), test=HuggingFace()), by="who", target="label")
+
+
 # Torch
 
 
@@ -341,6 +351,16 @@ def test_paths_are_accepted(tmp_path):
         from_clients(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", x=X, y=Y, client=Y)
     assert len(from_clients(tmp_path / "a.npz").clients) == 3
+
+
+def test_fit_trains_on_a_frame():
+    """The result knows what its outputs and inputs are called."""
+    settings = {"by": "hospital", "target": "outcome", "algorithm": dp.Depositum(alpha=1e-5)}
+    result = dp.fit(torch.nn.LazyLinear(3), patients(), test=patients(), steps=3, progress=False, **settings)
+    assert result.problem.class_names == ("dead", "ill", "well")
+    assert result.problem.feature_names == ("age", "weight", "smoker", "sex=f", "sex=m")
+    assert result.state["x"].shape == (3, 18)
+    assert np.isfinite(result.history["test_loss"]).all()
 
 
 def test_a_problem_from_a_frame():

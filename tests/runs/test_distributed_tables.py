@@ -1,5 +1,6 @@
 """One CSV file per client, each read only by the process that holds the client."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import depositum as dp
 from tests.support.rank_processes import launch
 from tests.support.rank_runs import run_with_arguments
 from tests.support.small_runs import train, write_config
@@ -67,3 +69,25 @@ def test_different_names_of_classes_are_refused_and_not_guessed(tmp_path: Path) 
     assert [result.code for result in results] == [2, 2]
     assert "the columns, their categories or the classes on rank 1" in results[1].err
     assert "list all classes in 'classes'" in results[1].err
+
+
+def fit_on_frames(outcomes: list[str]) -> str:
+    """`fit` in one of two processes, each with one client's table; the error's text, or nothing."""
+    rank = int(os.environ["RANK"])
+    frame = pd.DataFrame({"a": np.arange(6.0), "outcome": [outcomes[rank], "well"] * 3})
+    processes = dp.ProcessSettings(timeout=20.0)
+    model = torch.nn.Linear(1, 2)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    try:
+        dp.fit(model, [frame], target="outcome", steps=2, device="cpu", progress=False, processes=processes)
+    except dp.DepositumError as error:
+        return str(error)
+    return ""
+
+
+def test_fit_compares_the_classes_of_frames() -> None:
+    """'ill' and 'well' on both ranks is trained; 'dead' and 'well' on one would be other classes of the same number."""
+    assert launch(fit_on_frames, 2, ["ill", "ill"]) == ["", ""]
+    _, second = launch(fit_on_frames, 2, ["ill", "dead"])
+    assert second.startswith("clients: the columns, their categories or the classes on rank 1")

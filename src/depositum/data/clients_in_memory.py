@@ -74,10 +74,10 @@ def from_clients(clients: Any, test: Any = None, *, by: str | None = None, targe
             problem = "missing; it names the column of the table that says which client a row belongs to"
             raise ConfigError("by", f"{problem}; or give a list of tables, one per client")
         return _from_tables([_table(frame, "clients", target, by)], _test_table(test, target, by))
+    names, items = _items(clients)
     if by is not None:
         problem = f"{short_repr(by)} given, but the data is not one table for all clients"
         raise ConfigError("by", f"{problem}; leave it out")
-    names, items = _items(clients)
     keys = [f"clients[{name!r}]" if isinstance(clients, Mapping) else f"clients[{i}]" for i, name in enumerate(names)]
     if any(_is_table(item) for item in items):
         tables = [_client_table(item, key, target) for item, key in zip(items, keys, strict=True)]
