@@ -163,10 +163,9 @@ def test_filled_in_defaults_survive_a_configuration_file(registry: Registry) -> 
     """A configuration written with its defaults and read again is accepted, with the values of the factory."""
     for name in registry:
         needed = {k: 1.0 for k, p in registry.parameters(name).items() if p.default is inspect.Parameter.empty}
-        if name in ("instructions", "lora"):
+        if name in ("instructions", "lora", "table", "images"):
             needed = dict.fromkeys(needed, "a-name")
-        if "steps" in needed or "every" in needed:
-            needed |= {k: 3 for k in ("steps", "every") if k in needed}
+        needed |= {k: 3 for k in ("steps", "every", "size") if k in needed}
         written = registry.with_defaults({name: needed})
         again = registry.parse(tomllib.loads(tomli_w.dumps({"v": written}))["v"], "key")
         expected = {k: p.default for k, p in registry.parameters(name).items()} | needed

@@ -73,7 +73,7 @@ WRONG: list[tuple[str | tuple[str, ...], str, str]] = [
     (
         "algorithm.alpha=fast",
         "algorithm.alpha",
-        r"'fast' given; it must be a number or a schedule \{ power \| step \| cosine = \{ … \} \}$",
+        r"'fast' given; it must be a number or a schedule \{ power \| step \| cosine = \{ … \} \} or 'auto'",
     ),
     (
         "problem.model={mlp={hidden=8}}",

@@ -23,6 +23,9 @@ MADE = ("adapter", "clients", "data", "logs", "runs", "seeds", "tensorboard", "r
 USER_FILES = ("mine.py", "train.py")
 #: First parts of dotted names that are variables in examples.
 VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
+#: Names of other libraries that documents explain.
+ELSEWHERE = ("DataFrame", "DataLoader", "FedAvg", "FedProx", "GridSearchCV", "LogisticRegression", "NumPyClient", "Ridge")
+ELSEWHERE += ("SGD", "StandardScaler", "fit", "predict")
 #: Endings by which a dotted name is a file.
 ENDINGS = (".csv", ".gguf", ".gz", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png")
 ENDINGS += (".safetensors", ".tex", ".toml", ".txt")
@@ -70,6 +73,8 @@ def _quoted_exists(text: str) -> bool:
         return text.split("/")[0] in MADE or (ROOT / text).exists() or (PACKAGE / text).exists()
     called = re.fullmatch(r"([A-Za-z_][\w.]*)\(.*\)", text)
     name = called[1] if called else text
+    if name.split(".")[0] in ELSEWHERE:
+        return True
     if re.fullmatch(r"[A-Za-z_]\w*(?:\.\w+)+", name):
         return _dotted_exists(name)
     if called or re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
