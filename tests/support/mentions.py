@@ -24,7 +24,16 @@ USER_FILES = ("mine.py", "train.py")
 #: First parts of dotted names that are variables in examples.
 VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
 #: Names of other libraries that documents explain.
-ELSEWHERE = ("DataFrame", "DataLoader", "FedAvg", "FedProx", "GridSearchCV", "LogisticRegression", "NumPyClient", "Ridge")
+ELSEWHERE = (
+    "DataFrame",
+    "DataLoader",
+    "FedAvg",
+    "FedProx",
+    "GridSearchCV",
+    "LogisticRegression",
+    "NumPyClient",
+    "Ridge",
+)
 ELSEWHERE += ("SGD", "StandardScaler", "fit", "predict")
 #: Endings by which a dotted name is a file.
 ENDINGS = (".csv", ".gguf", ".gz", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png")
