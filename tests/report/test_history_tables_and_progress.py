@@ -88,6 +88,7 @@ def test_names_are_not_markup() -> None:
 def test_measures_bytes_and_durations_are_formatted() -> None:
     assert format_measure(pd.Series([0.5]), "percent") == "50.00"
     assert format_measure(pd.Series([0.5, 0.7]), "percent") == "60.00 ± 14.14"
+    assert format_measure(pd.Series([0.1 + 0.2, 0.3, 0.3]), "percent") == "30.00"
     assert format_measure(pd.Series([np.nan]), "{:.4f}") == "–"
     assert format_measure(pd.Series([1.0, np.nan]), "{:.2f}") == "1.00"
     assert format_measure(pd.Series([1.0, 3.0]), "{:.2f}", spread=False) == "2.00"

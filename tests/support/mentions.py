@@ -20,7 +20,7 @@ TOP = ("src", "tests", "benchmarks", "docs", "examples", "results", ".ci")
 #: First parts of paths that runs and users make.
 MADE = ("adapter", "clients", "data", "logs", "runs", "seeds", "tensorboard", "results", "mine")
 #: Names of files that users write, in examples.
-USER_FILES = ("mine.py", "train.py")
+USER_FILES = ("mine.py", "train.py", "make_csv.py", "use.py")
 #: First parts of dotted names that are variables in examples.
 VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
 #: Names of other libraries that documents explain.

@@ -151,7 +151,8 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[Com
                 typer.echo(f"{name} is left out: {error}", err=True)
                 continue
             if choice.result is not None:
-                typer.echo(f"{name}: {'; '.join(choice.result.summary)}", err=True)
+                first, *_, cost = choice.result.summary
+                typer.echo(f"{name}: {first}; {cost}", err=True)
             result = execute(choice.spec, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)

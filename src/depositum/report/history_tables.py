@@ -158,7 +158,8 @@ def format_measure(values: "pd.Series", form: str, spread: bool = True) -> str:
         mean, std, form = 100 * mean, 100 * std, "{:.2f}"
     elif form == "{:.4f}" and abs(mean) >= 1e5:  # a diverging loss
         form = "{:.1e}"
-    return form.format(mean) + (f" ± {form.format(std)}" if std > 0 else "")
+    # Equal values have a standard deviation of nothing but rounding.
+    return form.format(mean) + (f" ± {form.format(std)}" if std > 1e-12 * abs(mean) else "")
 
 
 def _diverged_table(group: RunGroup, differing: Mapping[str, str]) -> Table:
