@@ -120,6 +120,35 @@ def test_a_file_larger_than_memory_is_refused_before_it_is_read(tmp_path):
             read(path, ending)
 
 
+def test_a_repeated_text_in_parquet_is_not_repeated_in_memory(tmp_path):
+    """64 KiB in which one text of a mebibyte stands for 3 GiB; columns are read one at a time."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3000, np.int32)), pa.array(["a" * (1 << 20)]))
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pa.table({"t": text, "y": np.zeros(3000)}), path, store_schema=False)
+    assert path.stat().st_size < 1 << 17
+    with pytest.raises(
+        DataError, match=r"KiB unpack to 2\.9 GiB or more; refused, since more than 100 times is unusual"
+    ):
+        load({"table": {"path": str(path), "target": "y"}})
+
+
+def test_rows_that_a_parquet_file_only_counts_are_refused(tmp_path):
+    """A column of equal values: a few hundred bytes of any number of rows."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    schema = pa.schema([("a", pa.bool_()), ("y", pa.bool_())])
+    with pyarrow.parquet.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        table = pa.table({name: pa.array(np.zeros(10**6, bool)) for name in ("a", "y")}, schema=schema)
+        for _ in range(20):
+            writer.write_table(table)
+    with pytest.raises(DataError, match=r"KiB unpack to 305\.2 MiB or more; refused"):
+        load({"table": {"path": str(tmp_path / "a.parquet"), "target": "y"}})
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is that of Linux")
 def test_the_limit_follows_the_memory_of_the_process():
     """A process that is allowed 1 GiB more must not plan with the memory of the machine."""

@@ -7,13 +7,12 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import torch
 from pydantic import Field
 
 from depositum.bounded_reading import (
-    HARMLESS_SIZE,
     check_size,
     check_unpacked_size,
     open_regular_file,
@@ -36,6 +35,8 @@ MOST_COLUMNS = 100_000
 _CSV_OVERHEAD = 8
 #: The longest line of column names, in bytes.
 _LONGEST_HEADER = 1 << 24
+#: What to do about a Parquet file that is packed too well.
+_UNPACKED_PARQUET = "save it without compression, or as CSV"
 _PARQUET_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 Columns = Annotated[list[str] | None, Description("a list of columns")]
@@ -209,28 +210,50 @@ def _read_parquet(path: Path) -> "pd.DataFrame":
     with open_regular_file(path) as file:
         packed = os.fstat(file.fileno()).st_size
         check_size(str(path), packed)
-        advice = "save it without compression, or as CSV"
         try:
-            parquet = pa.parquet.ParquetFile(file)
-            metadata = parquet.metadata
+            metadata = pa.parquet.read_metadata(file)
             _check_column_count(path, metadata.num_columns)
             # A column of equal values takes a few bytes, however many rows it has.
-            declared = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-            unpacked = max(declared, 8 * metadata.num_rows * metadata.num_columns)
-            check_unpacked_size(str(path), unpacked, packed, advice)
-            batches, size = [], 0
-            for batch in parquet.iter_batches(batch_size=1 << 14, use_threads=False):
-                batches.append(batch)
-                size += batch.nbytes
-                if size > min(unpacked, HARMLESS_SIZE):
-                    check_unpacked_size(str(path), size, packed, advice)
-            frame: pd.DataFrame = pa.Table.from_batches(batches, parquet.schema_arrow).to_pandas(ignore_metadata=True)
+            check_unpacked_size(str(path), 8 * metadata.num_rows * metadata.num_columns, packed, _UNPACKED_PARQUET)
+            table = _bounded_parquet_table(path, file, packed)
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
         except DataError:
             raise
         except Exception:  # pyarrow raises errors of many types for damaged files
             raise DataError(f"{path}: is damaged or not a Parquet file") from None
-    index = [column for column in frame.columns if _PARQUET_INDEX.fullmatch(str(column))]
-    return frame.drop(columns=index)
+    return frame.drop(columns=[column for column in frame.columns if _PARQUET_INDEX.fullmatch(str(column))])
+
+
+def _bounded_parquet_table(path: Path, file: BinaryIO, packed: int) -> Any:
+    """The Arrow table in a Parquet file, read column by column so that what is unpacked at once is bounded."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    schema = pa.parquet.read_schema(file)
+    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    # A text that is repeated is in the file once; it is repeated in memory only after its size is known.
+    parquet = pa.parquet.ParquetFile(file, read_dictionary=text)
+    columns, size = [], 0
+    for field in schema:
+        pieces = []
+        for batch in parquet.iter_batches(batch_size=1 << 14, columns=[field.name], use_threads=False):
+            piece = batch.column(field.name)
+            size += _expanded_size(piece)
+            check_unpacked_size(str(path), size, packed, _UNPACKED_PARQUET)
+            pieces.append(piece.cast(field.type))
+        columns.append(pa.chunked_array(pieces, field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _expanded_size(values: Any) -> int:
+    """Bytes of an Arrow array in which each repeated text is stored each time."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    if not pa.types.is_dictionary(values.type) or not pa.types.is_string(values.type.value_type):
+        return int(values.nbytes)
+    lengths = pa.compute.binary_length(values.dictionary).cast(pa.int64())
+    return int(values.nbytes) + (pa.compute.sum(lengths.take(values.indices)).as_py() or 0)
 
 
 def _check_column_count(path: Path, count: int) -> None:
