@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from depositum.errors import MAX_MESSAGE, RunError
 from depositum.runs import checkpoint, client_checkpoints, tensor_file
 from depositum.runs.checkpoint import CURRENT, PREVIOUS
+from depositum.runs.folder import read_history
 from tests.benchmarks.test_peers import BENCHMARKS, load
 from tests.support.small_runs import KillAt, Killed, StopAt, cli, files, outcome, train, write_config
 
@@ -295,3 +296,43 @@ def test_the_command_line_reports_damage_and_refuses_two_damaged_checkpoints(tmp
     assert err.startswith("error: ")
     assert err.endswith("and the one before is damaged too; remove the folder to start again\n")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line.replace("0", "\0"),
+        lambda line: line.replace(".", "�"),
+        lambda line: line + ",1",
+        lambda line: line.rpartition(",")[0].rpartition(",")[0],
+        lambda line: "9" * 5000 + line,
+        lambda line: '"' + "x" * 200_000 + '"',
+    ],
+    ids=["zeros", "bytes", "one more", "fewer", "digits", "a huge field"],
+)
+def test_a_complete_line_of_the_history_that_cannot_be_read_is_reported(tmp_path: Path, damage: Any) -> None:
+    """It was left out without a word, and the file replaced by one without it when the run was resumed."""
+    config = write_config(tmp_path / "c.toml")
+    folder = tmp_path / "run"
+    train(config, folder, StopAt(12))
+    history = folder / "history.csv"
+    lines = history.read_text().splitlines()
+    lines[2] = damage(lines[2])
+    history.write_text("\n".join(lines) + "\n")
+    damaged = history.read_bytes()
+    with pytest.warns(RuntimeWarning, match=r"history.csv: damaged; line 3 is left out$"):
+        assert read_history(folder)["iteration"].tolist() == [0, 8, 12]
+    with pytest.warns(RuntimeWarning, match=r"left out; the file is kept as history.damaged.csv"):
+        train(config, folder)
+    assert (folder / "history.damaged.csv").read_bytes() == damaged
+    assert read_history(folder)["iteration"].tolist() == [0, 8, 12, 16, 20]
+
+
+def test_a_history_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Reading it would wait for ever."""
+    config = write_config(tmp_path / "c.toml")
+    train(config, tmp_path / "run", StopAt(12))
+    (tmp_path / "run" / "history.csv").unlink()
+    os.mkfifo(tmp_path / "run" / "history.csv")
+    with pytest.raises(RunError, match=r"history.csv: is not a file"):
+        train(config, tmp_path / "run")

@@ -166,7 +166,7 @@ def make_current(latest: Latest) -> None:
         latest.path.replace(current)
 
 
-def keep_damaged(path: Path) -> None:
+def keep_damaged(path: Path) -> Path:
     """Rename a damaged file to `NAME.damaged.SUFFIX`, or `NAME.damaged-2.SUFFIX` and so on if that exists."""
     names = (f"{path.stem}.damaged{f'-{k}' if k > 1 else ''}{path.suffix}" for k in count(1))
-    path.replace(next(new for name in names if not (new := path.with_name(name)).exists()))
+    return path.replace(next(new for name in names if not (new := path.with_name(name)).exists()))

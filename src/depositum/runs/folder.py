@@ -174,13 +174,13 @@ class RunFolder:
         self._columns = (*COLUMNS, *metrics.functions)
         history = History(
             _as_not_last(record, metrics, evaluations)
-            for record in _read(self.path / HISTORY)
+            for record in _read(self.path / HISTORY, keep_damaged=True)
             if record["iteration"] <= last and evaluations.due(record["iteration"])
         )
-        trace = [record for record in _read(self.path / CONSENSUS) if record["iteration"] <= last]
+        trace = [r for r in _read(self.path / CONSENSUS, keep_damaged=True) if r["iteration"] <= last]
         perplexities = [
             record
-            for record in _read(self.path / PERPLEXITIES)
+            for record in _read(self.path / PERPLEXITIES, keep_damaged=True)
             if record["iteration"] <= last and evaluations.due(record["iteration"])
         ]
         self._write(HISTORY, _csv(self._columns, history.records, header=True))
@@ -300,9 +300,12 @@ def read_table(path: Path) -> dict[str, Any] | None:
 
     None if the folder does not have one, or if it cannot be read.
     """
+    if not (path / "config.toml").is_file():
+        return None
     try:
-        table = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        table = read_toml(path / "config.toml")
+        check_values(table)
+    except ConfigError:
         return None
     return table if all(isinstance(section, dict) for section in table.values()) else None
 
@@ -334,19 +337,34 @@ def _csv(columns: tuple[str, ...], records: Iterable[dict[str, Any]], header: bo
     return text.getvalue()
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Records of a CSV file; a last line cut off by a kill is left out (its iteration is run again)."""
+def _read(path: Path, keep_damaged: bool = False) -> list[dict[str, Any]]:
+    """Records of a CSV file; a last line cut off by a kill is left out (its iteration is run again).
+
+    Complete lines that cannot be read are reported by a warning. With `keep_damaged`, such a file is renamed, since it
+    is about to be replaced by one without them.
+    """
     if not path.exists():
         return []
+    if not path.is_file():
+        raise RunError(f"{path}: is not a file")
     complete, newline, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     # In the file of perplexities, other columns are names of categories.
     integers = INTEGER_COLUMNS if path.name != PERPLEXITIES else INTEGER_COLUMNS[:2]
-    out = []
-    for row in csv.DictReader(io.StringIO(complete + newline)):
-        if None in row.values() or None in row:
-            continue
+    out, unreadable = [], []
+    reader = csv.DictReader(io.StringIO(complete + newline))
+    while True:
         try:
-            out.append({k: int(v) if k in integers else float(v) for k, v in row.items() if v != ""})
-        except ValueError:
-            continue
-    return [row for row in out if "seed" in row and "iteration" in row]
+            row = next(reader)
+            record = {k: int(v) if k in integers else float(v) for k, v in row.items() if v != ""}
+            if not record.keys() >= {"seed", "iteration"}:
+                raise ValueError("it is not a record")
+            out.append(record)
+        except StopIteration:
+            break
+        except (ValueError, TypeError, csv.Error):  # not a number; more or fewer columns than the header; a huge field
+            unreadable.append(reader.reader.line_num)
+    if unreadable:
+        more = f" and {len(unreadable) - 1} others are" if len(unreadable) > 1 else " is"
+        kept = f"; the file is kept as {checkpoint.keep_damaged(path).name}" if keep_damaged else ""
+        warnings.warn(f"{path}: damaged; line {unreadable[0]}{more} left out{kept}", RuntimeWarning, stacklevel=3)
+    return out
