@@ -170,6 +170,26 @@ def test_who_is_awaited_is_reported(
         assert f"rank {rank} waits for rank 1, rank 3 (1 s left)" in lines
 
 
+def test_who_did_not_come_is_named_although_rank_0_gives_up_first() -> None:
+    """Rank 0 admits rank 1, and ends with the store while both wait for rank 2. Fails if rank 1 then reports that it
+    met nobody.
+    """
+    port = free_port()
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meet, launch_of(1, 3, port, False), 2.0)
+        store.wait(["depositum/token/1"], timedelta(seconds=10))
+        store.set("depositum/part/host/0", '["host", ""]')
+        store.set(f"depositum/admitted/{store.get('depositum/token/1').decode()}", "depositum/part")
+        store.wait(["depositum/part/host/1"], timedelta(seconds=10))
+        time.sleep(1.0)
+        del store
+        message = rf"^rank 2 did not come to 127.0.0.1:{port} within 2 s, and rank 0 has left;"
+        with pytest.raises(PeerLost, match=message) as lost:
+            waiting.result()
+        assert lost.value.ranks == (2,)
+
+
 def test_a_store_that_does_not_exist_is_awaited(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

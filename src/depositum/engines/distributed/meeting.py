@@ -89,6 +89,8 @@ class _Meeting:
         self.launch, self.timeout, self.host = launch, timeout, Host.here()
         self.began = self.reported = time.monotonic()
         self.problem = ""
+        #: The ranks that had not come when this process last looked; known even if rank 0 gives up first.
+        self.missing: list[int] = []
         #: The store, and the prefix of the keys of those who meet here, once it is known.
         self.store: KeyValueStore | None = None
         self.part = ""
@@ -96,7 +98,7 @@ class _Meeting:
     def hold(self, store: KeyValueStore) -> tuple[str, list[Host]]:
         """Wait until all ranks are there; return the prefix of their keys, and their hosts."""
         self.store, rank = store, self.launch.rank
-        token = uuid.uuid4().hex
+        token, looked = uuid.uuid4().hex, 0.0
         store.set(f"{PREFIX}/token/{rank}", token)
         while True:
             # Rank 0 may die and be succeeded by another one, which admits the same tokens to another part.
@@ -110,6 +112,9 @@ class _Meeting:
                     return part, [Host(*json.loads(text)) for text in hosts]
                 if rank == 0:
                     self._admit(store)
+                elif time.monotonic() - looked >= RETRY:
+                    looked = time.monotonic()
+                    self.missing = self._awaited()
             self.wait(POLL)
 
     def _admission(self, token: str) -> str:
@@ -152,13 +157,20 @@ class _Meeting:
     def _describe_awaited(self) -> str:
         if self.store is None:
             return f"rank 0 at {self.launch.address}" if self.launch.rank else f"port {self.launch.port} to be free"
-        return ", ".join(f"rank {r}" for r in self._awaited())
+        return _names(self._awaited())
 
     def _gave_up(self) -> PeerLost:
         launch = self.launch
         here = f"rank {launch.rank} of {launch.size} (host {self.host.name})"
+        if self.store is None and self.missing:
+            who = f"{_names(self.missing)} did not come to {launch.address} within {self.timeout:g} s"
+            return PeerLost(f"{who}, and rank 0 has left; has every process been started? ({here})", self.missing)
         if self.store is None:
             text = f"{here} met no others at {launch.address} within {self.timeout:g} s; is that address right and "
             return PeerLost(f"{text}reachable, and has every process been started? ({self.problem})", self._awaited())
         who = f"{self._describe_awaited()} did not come to {launch.address} within {self.timeout:g} s"
         return PeerLost(f"{who}; has every process been started, with this address? ({here})", self._awaited())
+
+
+def _names(ranks: list[int]) -> str:
+    return ", ".join(f"rank {r}" for r in ranks)
