@@ -16,7 +16,7 @@ from typing import Any
 #: How far, as a factor, the chosen stepsize is from every stepsize that was seen to be unstable.
 SAFETY = 1.25
 
-#: Training objectives that differ by less than this share are equal.
+#: Training objectives that differ by less than this share of them, and of what they have decreased, are equal.
 FLAT = 0.005
 
 
@@ -89,6 +89,12 @@ class Outcome:
         return max(self.objective) if self.stable else math.inf
 
     @property
+    def negligible(self) -> float:
+        """A difference in the training objective that does not matter: a small share of it, and of its decrease."""
+        decrease = max(self.initial) - self.worst_objective if self.initial else math.inf
+        return FLAT * max(0.0, min(abs(self.worst_objective), decrease))
+
+    @property
     def standard_error(self) -> float:
         """Of the mean held-out loss over seeds."""
         if len(self.held_out) < 2 or any(self.diverged):
@@ -96,10 +102,11 @@ class Outcome:
         return stdev(self.held_out) / math.sqrt(len(self.held_out))
 
 
-def choose(outcomes: Sequence[Outcome], safety: float = SAFETY) -> Outcome | None:
+def choose(outcomes: Sequence[Outcome], safety: float = SAFETY, cautious: bool = True) -> Outcome | None:
     """The candidate to take, or None if none is stable.
 
-    A candidate that is too close to an unstable one is taken only if all stable ones are.
+    A candidate that is too close to an unstable one is taken only if all stable ones are. Unless `cautious`, the lowest
+    objective is taken, even if that of a smaller stepsize is practically the same: for a search that is still to move.
 
     >>> flat = [Outcome(Candidate((), step), (0.30, 0.32), (loss, loss)) for step, loss in ((0.1, 0.2), (0.2, 0.1))]
     >>> broken = Outcome(Candidate((), 0.4), (0.2, float("nan")), (0.05, float("nan")))
@@ -111,8 +118,10 @@ def choose(outcomes: Sequence[Outcome], safety: float = SAFETY) -> Outcome | Non
         return None
     safe = [outcome for outcome in stable if not too_close(outcome, outcomes, safety)] or stable
     candidates = tied(safe)
-    lowest = min(outcome.worst_objective for outcome in candidates)
-    equal = [outcome for outcome in candidates if outcome.worst_objective <= lowest + FLAT * abs(lowest)]
+    lowest = min(candidates, key=lambda outcome: outcome.worst_objective)
+    if not cautious:
+        return lowest
+    equal = [outcome for outcome in candidates if outcome.worst_objective <= lowest.worst_objective + lowest.negligible]
     return min(equal, key=lambda outcome: (outcome.step or 0.0, outcome.worst_objective))
 
 

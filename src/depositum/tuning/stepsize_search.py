@@ -17,7 +17,7 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from depositum.tuning.judging import FLAT, SAFETY, Candidate, Outcome, choose, neighbour
+from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, neighbour
 
 #: Ratio of neighbours in the first grid, and its number of points.
 COARSE, POINTS = math.sqrt(10), 7
@@ -93,7 +93,7 @@ class _Bracket:
         return sorted(known, key=lambda outcome: outcome.step or 0.0)
 
     def best(self, until: int) -> Outcome | None:
-        return choose(self.at(until))
+        return choose(self.at(until), cautious=False)
 
     def enclose(self, until: int, ratio: float) -> Generator[Request, Sequence[Outcome], Outcome | None]:
         """Run further stepsizes until the best has neighbours on both sides; None if all are unstable."""
@@ -130,13 +130,15 @@ class _Bracket:
         """Whether both neighbours of the best are about as good."""
         known = self.at(until)
         sides = [neighbour(best, known, above) for above in (False, True)]
-        spread = FLAT * abs(best.worst_objective)
-        return all(side is not None and abs(side.worst_objective - best.worst_objective) <= spread for side in sides)
+        limit = best.worst_objective + best.negligible
+        return all(side is not None and side.worst_objective <= limit for side in sides)
 
     def confirm(self, until: int) -> Generator[Request, Sequence[Outcome], Outcome | None]:
         """The best stepsize for which one that is larger by the safety factor is stable as well."""
         while True:
-            best, known = self.best(until), self.at(until)
+            known = self.at(until)
+            # A smaller stepsize that is as good is taken, but not the smallest: a still smaller one might be better.
+            best = choose(known[1:] or known)
             assert best is not None
             assert best.step is not None
             probe = SAFETY * best.step
