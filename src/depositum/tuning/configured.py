@@ -27,7 +27,7 @@ def check_key(spec: ResolvedConfig, key: object) -> str:
     found = next((full for full in allowed if key in (full, full.partition(".")[2])), None)
     if found is None:
         names = [setting_name(full) for full in allowed]
-        near = nearest(key, [*names, *allowed]) if isinstance(key, str) else ""
+        near = nearest(key, [*(full.partition(".")[2] for full in allowed), *allowed]) if isinstance(key, str) else ""
         raise ConfigError("over", f"{short_repr(key)} cannot be varied; it can be {listing(names)}{near}")
     return found
 

@@ -74,8 +74,8 @@ class TuningResult:
         keys = [key for key in self.best if self.table[key].nunique() > 1]
         key = self.stepsize or (keys[0] if keys else next(iter(self.best)))
         figure = Figure(figsize=(9, 3.6), layout="constrained")
-        full_length = self.table["iterations"] == self.table["iterations"].max()
-        ends = self.table[full_length | (self.table["diverged"] > 0)]
+        last = self.table.sort_values("iterations").groupby([*self.best], sort=False).tail(1)
+        ends = last[(last["iterations"] == self.table["iterations"].max()) | ~last["stable"]]
         others = [other for other in self.best if other != key]
         groups = ends.groupby(others, sort=False) if others else [((), ends)]
         axes = figure.subplots(1, 2)
@@ -132,8 +132,8 @@ def summarize(
 def margins(best: Outcome, outcomes: Sequence[Outcome]) -> tuple[float | None, float | None]:
     """By which factors the smallest unstable, and the largest stable, stepsize exceed the chosen one."""
     assert best.step is not None
-    ended = [o for o in outcomes if any(o.diverged) or o.iterations == best.iterations]
-    unstable = [o.step for o in ended if o.step is not None and not o.stable and o.step > best.step]
+    last = {o.step: o for o in sorted(outcomes, key=lambda outcome: outcome.iterations)}
+    unstable = [step for step, o in last.items() if step is not None and not o.stable and step > best.step]
     stable = [o.step for o in outcomes if o.step is not None and o.stable and o.iterations == best.iterations]
     return min(unstable) / best.step if unstable else None, max(stable) / best.step
 
