@@ -7,6 +7,7 @@ import torch
 
 import depositum as dp
 from depositum.algorithms import Cosine, merge_methods
+from depositum.algorithms.schedules import stored_stepsize
 from tests.support.small_fits import small_fit
 
 
@@ -104,3 +105,28 @@ def test_function_is_compiled():
         engine = Simulator(seeded_problem((0,)), dp.ring(N), method, batch_size=4, settings=settings)
         rows.append(Loop(engine, 12).run().tensors["x"])
     torch.testing.assert_close(*rows, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [lambda t: 0.1 / (1 + t), Cosine(0.1, 20), {"cosine": {"start": 0.1, "steps": 20}}])
+def test_run_with_a_folder_is_resumed_with_the_same_schedule_only(alpha, tmp_path):
+    """A folder stores some values of a function, by which another one is refused."""
+    whole = small_fit(algorithm=dp.Depositum(alpha=alpha), steps=12)
+    for steps in (6, 12):
+        result = small_fit(algorithm=dp.Depositum(alpha=alpha), steps=steps, out=tmp_path / "run")
+    assert torch.equal(result.state["x"], whole.state["x"])
+    assert torch.equal(dp.load(tmp_path / "run", torch.nn.Linear(5, 3)).state["x"], whole.state["x"])
+    with pytest.raises(dp.DepositumError, match="holds another run .alpha is "):
+        small_fit(algorithm=dp.Depositum(alpha=lambda t: 0.1 / (2 + t)), steps=12, out=tmp_path / "run")
+
+
+def test_configuration_of_a_function_cannot_be_run():
+    """`config.toml` of a folder holds its values, not its code."""
+    stored = stored_stepsize(dp.Depositum(alpha=lambda t: 0.1 / (1 + t)).alpha)
+    with pytest.raises(dp.ConfigError, match="alpha: was given in Python as a function of t"):
+        dp.Depositum(alpha=stored).stepsize(0)
+
+
+@pytest.mark.parametrize("stored", [3, {}, {"values": 3}, {"values": ["a"] * 6}, {"values": [0.1]}])
+def test_malformed_description_of_a_function_is_refused(stored):
+    with pytest.raises(dp.ConfigError, match="alpha: .* given; it is not what a run folder stores"):
+        dp.Depositum(alpha={"in-memory": stored})

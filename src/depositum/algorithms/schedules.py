@@ -6,7 +6,7 @@ A schedule is evaluated on the device, from the iteration as a tensor, so that o
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from depositum.algorithms.hyperparameters import AUTO, check_positive
@@ -39,6 +39,8 @@ Stepsize = (
     ]
 )
 
+#: The name under which a run folder stores a function of t, and the iterations whose values it stores.
+IN_MEMORY, STORED_AT = "in-memory", (0, 1, 10, 100, 1000, 10_000)
 #: The iterations for which the values of a function of t are checked.
 CHECKED_ITERATIONS = 100_000
 
@@ -186,6 +188,44 @@ class StepsizeFunction(Schedule):
         return self._largest
 
 
+@dataclass(frozen=True)
+class StoredFunction(Schedule):
+    """A function of t as a run folder stores it: some of its values, by which it can be compared, not evaluated."""
+
+    stored: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        values = self.stored.get("values") if isinstance(self.stored, Mapping) else None
+        if not isinstance(values, list) or len(values) != len(STORED_AT) or not all(map(is_number, values)):
+            raise ConfigError("alpha", f"{short_repr(self.stored)} given; it is not what a run folder stores")
+
+    def at(self, t: Tensor) -> Tensor:
+        raise ConfigError("alpha", "was given in Python as a function of t, which a configuration does not hold")
+
+    @property
+    def largest(self) -> float:
+        return float(max(self.stored["values"]))
+
+
+def stored_stepsize(value: object) -> Any:
+    """A stepsize as a configuration stores it; anything that is not a schedule as it is.
+
+    >>> stored_stepsize(Cosine(0.1, 20))
+    {'cosine': {'start': 0.1, 'steps': 20, 'end': 0.0}}
+    >>> stored_stepsize(StepsizeFunction(lambda t: 0.1 / (1 + t)))
+    {'in-memory': {'values': [0.1, 0.05, 0.00909090909, 0.00099009901, 9.99000999e-05, 9.9990001e-06]}}
+    """
+    if isinstance(value, StepsizeFunction):
+        import torch
+
+        values = [float(value.at(torch.tensor(t))) for t in STORED_AT]
+        return {IN_MEMORY: {"values": [float(f"{one:.9g}") for one in values]}}
+    if isinstance(value, Constant):
+        return value.value
+    name = next((name for name in SCHEDULES if SCHEDULES[name] is type(value)), None)
+    return value if name is None else {name: asdict(value)}  # type: ignore[call-overload]
+
+
 def check_stepsize(method: object, key: str = "alpha") -> None:
     """Check a stepsize of a method, when it is made; a function of t becomes a schedule, so that it is checked once."""
     value = getattr(method, key)
@@ -204,6 +244,9 @@ def as_schedule(alpha: TunableStepsize, key: str = "alpha") -> Schedule:
     if isinstance(alpha, Schedule):
         return alpha
     if isinstance(alpha, Mapping):
+        if IN_MEMORY in alpha:
+            with renamed_keys(lambda _: key):
+                return StoredFunction(alpha[IN_MEMORY])
         return SCHEDULES.parse(alpha, key).make()
     if callable(alpha):
         with renamed_keys(lambda _: key):

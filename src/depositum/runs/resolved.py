@@ -15,7 +15,7 @@ import tomli_w
 
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm
-from depositum.algorithms.schedules import SCHEDULES
+from depositum.algorithms.schedules import SCHEDULES, stored_stepsize
 from depositum.channels import CHANNELS, Channel, as_channel
 from depositum.engines import EngineSettings
 from depositum.errors import ConfigError, DataError, short_repr
@@ -90,7 +90,7 @@ def complete_table(config: Config, method: Algorithm) -> dict[str, Any]:
     """The sections of a configuration with every default, and all hyper-parameters of its method."""
     table = config.model_dump(exclude_none=True)
     fields = dataclasses.fields(method)  # type: ignore[arg-type]
-    hyper = {field.name: getattr(method, field.name) for field in fields}
+    hyper = {field.name: stored_stepsize(getattr(method, field.name)) for field in fields}
     table["algorithm"] = {"name": config.algorithm.name, **{k: v for k, v in hyper.items() if v is not None}}
     if method.server:
         del table["network"]
