@@ -303,15 +303,16 @@ def test_a_warning_about_images_with_channels_last(tmp_path):
     ("given", "expected"),
     [
         ("texts", 'contains text files; use { instructions = "texts/{client}.jsonl" }'),
+        ("tables", "contains tables; use { table = { path = …, target = … } }"),
         ("texts/{client}.jsonl", "for text, use { instructions = … }"),
         ("texts/{client}.csv", "for a table, use { table = { path = …, target = … } }"),
         ("texts/{client}.txt", "convert the file to .npz: docs/data.md"),
     ],
 )
 def test_errors_for_other_file_types_name_the_alternative(tmp_path, given, expected):
-    (tmp_path / "texts").mkdir()
-    for name in ("0.jsonl", "0.csv"):
-        (tmp_path / "texts" / name).write_text("{}")
+    for name in ("texts/0.jsonl", "texts/0.csv", "tables/0.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
     with pytest.raises(DataError) as caught:
         load(given, tmp_path)
     assert expected in str(caught.value)

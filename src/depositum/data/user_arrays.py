@@ -20,6 +20,7 @@ from torch import Tensor
 from depositum.bounded_reading import is_regular, open_regular_file, read_array
 from depositum.data.client_files import CLIENT_PLACEHOLDER, client_files, shared_test_file
 from depositum.data.dataset import Dataset, Indices, Samples, pixels_to_floats
+from depositum.data.table_files import TABLE_ENDINGS
 from depositum.errors import DataError, listing, nearest, short_repr
 
 
@@ -83,10 +84,9 @@ def check_path(path: Path, clients: int | None = None) -> None:
         if next(path.glob("*.jsonl*"), None) is not None and next(path.glob("*.npz"), None) is None:
             pattern = f"{path.name}/{CLIENT_PLACEHOLDER}.jsonl"
             raise DataError(f'{path}: contains text files; use {{ instructions = "{pattern}" }}')
-        if next(path.glob("*.npz"), None) is None:
-            for ending, use in ((".csv", "table"), (".csv.gz", "table"), (".parquet", "table")):
-                if next(path.glob(f"*{ending}"), None) is not None:
-                    raise DataError(f"{path}: contains {ending} files; use {{ {use} = {{ path = …, target = … }} }}")
+        names = [file.name for file in path.iterdir()]
+        if any(name.endswith(TABLE_ENDINGS) for name in names) and not any(name.endswith(".npz") for name in names):
+            raise DataError(f"{path}: contains tables; use {{ table = {{ path = …, target = … }} }}")
     elif path.suffix != ".npz":
         raise _not_arrays(path)
     client_files(path, clients)
@@ -94,7 +94,7 @@ def check_path(path: Path, clients: int | None = None) -> None:
 
 def _not_arrays(path: Path) -> DataError:
     allowed = f"a dataset is a .npz file, a folder of them, or a pattern with {CLIENT_PLACEHOLDER} in it"
-    if path.name.endswith((".csv", ".csv.gz", ".parquet")):
+    if path.name.endswith(TABLE_ENDINGS):
         advice = "for a table, use { table = { path = …, target = … } }"
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         advice = "for text, use { instructions = … }"
