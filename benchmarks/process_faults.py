@@ -361,23 +361,12 @@ class Campaign:
                 where += ["--master-addr", "127.0.0.1", "--master-port", str(cluster.port)]
                 where += ["--node-rank", str(host.rank)]
             else:
-                where += [
-                    "--rdzv-endpoint",
-                    f"127.0.0.1:{cluster.port}",
-                    "--rdzv-conf",
-                    f"is_host={int(not host.rank)}",
-                ]
-            nodes = [
-                "--nnodes",
-                str(HOSTS),
-                "--nproc-per-node",
-                "1",
-                "--max-restarts",
-                "5",
-                "--monitor-interval",
-                "0.2",
-            ]
-            launcher = ["-m", "torch.distributed.run", *nodes, "--rdzv-backend", backend, *where]
+                where += ["--rdzv-endpoint", f"127.0.0.1:{cluster.port}"]
+                where += ["--rdzv-conf", f"is_host={int(host.rank == 0)}"]
+                # Else a new launcher waits in vain for what the others' launchers exchanged when they started.
+                host.environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+            counts = ["--nnodes", str(HOSTS), "--nproc-per-node", "1", "--max-restarts", "5"]
+            launcher = ["-m", "torch.distributed.run", *counts, "--rdzv-backend", backend, *where]
             host.start(loop=False, launcher=launcher)
 
         for host in cluster:
