@@ -11,19 +11,20 @@ from rich.table import Table
 from depositum.cli.options import ConfigFile, Overrides
 from depositum.errors import ConfigError, RunError
 from depositum.interrupt import StopOnSignal
+from depositum.report.history_tables import FORMATS, MeasureFormat, format_measure
 from depositum.report.progress import TuningProgress
 from depositum.runs import load
 from depositum.runs.folder import TUNING_RESULT
 from depositum.tuning import AUTO, TuningResult, automatic, tune, write_result
 
-#: Columns of the printed table besides the settings, with their headings and formats.
+#: Columns of the printed table besides the settings, with their headings and formats, which are those of all tables.
 COLUMNS = {
-    "iterations": ("iterations", "d"),
-    "held_out": ("held-out loss", ".4f"),
-    "standard_error": ("± se", ".2g"),
-    "objective": ("φ on training", ".4f"),
-    "test_accuracy": ("held-out accuracy", ".2%"),
-    "sparsity": ("zeros", ".2%"),
+    "iterations": FORMATS["iteration"],
+    "held_out": MeasureFormat("held-out loss", FORMATS["test_loss"].form),
+    "standard_error": MeasureFormat("± se", "{:.2g}"),
+    "objective": MeasureFormat("φ on training", FORMATS["phi"].form),
+    "test_accuracy": MeasureFormat("held-out accuracy %", FORMATS["test_accuracy"].form),
+    "sparsity": FORMATS["sparsity"],
 }
 
 
@@ -104,7 +105,7 @@ def _table(result: TuningResult, every: bool) -> Table:
         pad_edge=False,
     )
     for _, row in shown.sort_values([*result.best, "iterations"]).iterrows():
-        cells = [f"{row[name]:{form}}" if row[name] == row[name] else "–" for name, (_, form) in columns.items()]
+        cells = [format_measure(row[[name]], form) for name, (_, form) in columns.items()]
         remark = "chosen" if row["chosen"] else "" if row["stable"] else _instability(int(row["diverged"]))
         values = [f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in result.best]
         table.add_row(*values, *cells, remark, style="bold" if row["chosen"] else "")
