@@ -419,6 +419,16 @@ def valid_fit(rng: random.Random, folder: Path) -> Arguments:
     return call
 
 
+def valid_tune(rng: random.Random, folder: Path) -> Arguments:
+    """A call that tries few values of one hyper-parameter, or searches for a stepsize."""
+    call = {k: v for k, v in valid_fit(rng, folder).items() if k not in RUN_ALONE}
+    call["over"] = rng.choice([{"gamma": [0.0, 0.5]}, {"alpha": [0.01, 0.1]}, {"alpha": "auto"}, {"beta": [0.0, 0.1]}])
+    call["algorithm"] = "depositum"
+    if "beta" in call["over"]:
+        call |= {"regularizer": "l1", "beta": 0.1}
+    return {**call, "seeds_per_candidate": 1, "holdout": 0.4}
+
+
 def valid_load(rng: random.Random, folder: Path) -> Arguments:
     """The folder of a finished run, copied."""
     shutil.copytree(_finished_run(), folder / "run")
@@ -917,10 +927,46 @@ FIT_FAULTS: dict[str, list[Fault]] = {
     "processes": [("number", const(3))],
 }
 
+#: Arguments of `fit` that `tune` does not have.
+RUN_ALONE = ("checkpoint_every", "callbacks", "on_divergence", "processes")
+
+TUNE_FAULTS: dict[str, list[Fault]] = {
+    **{argument: faults for argument, faults in FIT_FAULTS.items() if argument not in RUN_ALONE},
+    "over": [
+        ("unknown", const({"gama": [0.1]})),
+        ("unknown section", const({"network.topology": ["ring"]})),
+        ("no values", const({"gamma": []})),
+        ("nothing", const({})),
+        ("number", const({"gamma": 0.5})),
+        ("text", const({"gamma": "many"})),
+        ("automatic but not the stepsize", const({"gamma": "auto"})),
+        ("wrong values", const({"gamma": [0.5, 2.0]})),
+        ("values of text", const({"gamma": ["a", "b"]})),
+        ("values of lists", const({"gamma": [[0.1], [0.2]]})),
+        ("NaN values", const({"gamma": [float("nan")]})),
+        ("None values", const({"gamma": [None]})),
+        ("endless values", lambda *_: {"gamma": itertools.count()}),
+        ("array", lambda *_: {"gamma": np.array([0.1, 0.5])}),
+        ("tensor", lambda *_: {"alpha": torch.tensor([0.1, 0.5])}),
+        ("names of numbers", const({3: [0.1]})),
+        ("wrong period", const({"period": [0, 1]})),
+        ("wrong batch", const({"batch_size": [-1, 4]})),
+        ("other arguments", const({"steps": [1, 2]})),
+        ("diverging", const({"alpha": [1e30, 1e35]})),
+        ("zero stepsizes", const({"alpha": [0.0]})),
+        ("beta without regularizer", const({"beta": [0.1]})),
+        ("very many", const({"gamma": [i / 1e6 for i in range(100_000)], "alpha": [i / 1e6 for i in range(100_000)]})),
+    ],
+    "seeds_per_candidate": NUMBER_FAULTS,
+    "holdout": [*NUMBER_FAULTS, ("one", const(1.0)), ("tiny", const(1e-12)), ("nearly all", const(0.999))],
+    "callbacks": [("of the run", lambda *_: [dp.Callback()])],
+    "stepz": [("misspelt", const(3))],
+}
+
 #: What an error may name besides the argument at fault: arguments that it must fit. Data, model and loss are judged
 #: together, and so are a method, its period, its network and the regularizer.
 _DATA = {"model", "clients", "by", "target", "test", "loss", "metrics", "batch_size"}
-_METHOD = {"algorithm", "period", "network", "channel", "regularizer", "beta", "steps"}
+_METHOD = {"algorithm", "period", "network", "channel", "regularizer", "beta"}
 RELATED: dict[str, set[str]] = {
     **dict.fromkeys(_DATA, _DATA | {"network", "out", "callbacks", "regularizer"}),
     **dict.fromkeys(_METHOD, _METHOD | {"out", "metrics"}),
@@ -932,9 +978,13 @@ RELATED: dict[str, set[str]] = {
     "precision": {"dtype"},
     "out": {"folder", "seed", "seeds"},
     "folder": {"model"},
+    "over": {"algorithm", "beta", "period", "batch_size", "regularizer"},
+    "holdout": {"clients", "model", "loss", "alpha", "over"},
+    "seeds_per_candidate": {"seeds"},
 }
 #: Names of settings that are fields of an object that was passed, as the user wrote them there.
 FIELDS = {
+    "over": {"gamma", "alpha"},
     "algorithm": {name for method in ALGORITHMS for name in ALGORITHMS.parameters(method)},
     "metrics": {"costly_every", "alpha", "smoothness", "train_every"},
     "callbacks": {"monitor", "mode"},
@@ -1004,6 +1054,8 @@ class Call:
         names = set()
         for argument, _ in self.faults:
             names |= {argument} | RELATED.get(argument, set())
+        if self.function == "tune":  # which refuses values that none of the candidates can have
+            names |= {"over", "alpha"}
         for argument in list(names):
             names |= FIELDS.get(argument, set())
         return names
@@ -1026,6 +1078,9 @@ def random_call(rng: random.Random, folder: Path) -> Call:
     if chosen < 0.28:
         call = Call("load", dp.load, valid_load(rng, folder))
         faults = load_faults()
+    elif chosen < 0.4:
+        call = Call("tune", dp.tune, valid_tune(rng, folder))
+        faults = TUNE_FAULTS
     else:
         call = Call("fit", dp.fit, valid_fit(rng, folder))
         faults = FIT_FAULTS
@@ -1127,6 +1182,10 @@ def _judge(call: Call, error: BaseException) -> tuple[str, list[str]]:
 def _is_own(warning: warnings.WarningMessage) -> bool:
     """Whether a warning is one that the package gives on purpose: one line, about what the user passed."""
     text = str(warning.message)
+    if text.startswith(
+        "There is a performance drop"
+    ):  # torch, about a loss that it cannot evaluate for all rows at once
+        return True
     return issubclass(warning.category, RuntimeWarning) and text.isprintable() and len(text) <= MAX_MESSAGE
 
 
@@ -1179,6 +1238,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=2000, help="calls per seed")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--show", help="print calls that ended like this too: accepted, refused, diverged")
     parser.add_argument("--only", type=int, help="make this call alone, and print its traceback")
     options = parser.parse_args()
     indices = range(options.calls) if options.only is None else [options.only]
@@ -1186,7 +1246,7 @@ def main() -> int:
     for seed, index in itertools.product(options.seeds, indices):
         outcome = perform_random(seed, index)
         outcomes.append(outcome)
-        if outcome.violations or options.only is not None:
+        if outcome.violations or options.only is not None or outcome.kind == options.show:
             print(f"seed {seed}, call {index}: {outcome.call}\n    {outcome.message}", file=sys.stderr)
             for violation in outcome.violations:
                 print(f"    VIOLATION {violation}", file=sys.stderr)

@@ -21,7 +21,7 @@ from depositum.data.table_files import TABLE_ENDINGS, is_one_per_client, read_ta
 from depositum.data.tables import IN_MEMORY, Table, as_table, dataset_of_tables, with_declared_classes
 from depositum.data.user_arrays import check_path, load_arrays
 from depositum.errors import ConfigError, DataError, describe_exception, short_repr, with_article
-from depositum.validation import as_list
+from depositum.validation import as_list, as_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def from_clients(clients: Any, test: Any = None, *, by: str | None = None, targe
         if column is not None and not isinstance(column, str):
             raise ConfigError(key, f"{short_repr(column)} given; it must be the name of a column")
     if isinstance(clients, str | os.PathLike):
-        return _from_path(Path(clients), test, by, target)
+        return _from_path(as_path(os.fspath(clients), "clients", _EXPECTED), test, by, target)
     if (frame := _as_frame(clients, target)) is not None:
         if by is None:
             problem = "missing; it names the column of the table that says which client a row belongs to"
@@ -142,7 +142,7 @@ def _client_table(item: Any, key: str, target: str | None) -> Table:
         if not len(series):
             raise ConfigError(key, "has no samples; every client needs at least one")
         return Table(features, series.rename(str(series.name or "target")), key)
-    frame = read_table(_table_file(item)) if isinstance(item, str | os.PathLike) else _as_frame(item, target)
+    frame = read_table(_table_file(item, key)) if isinstance(item, str | os.PathLike) else _as_frame(item, target)
     if frame is None:
         raise ConfigError(key, f"{with_article(type(item).__name__)} given, but other clients' data are tables")
     return _table(frame, key, target)
@@ -156,7 +156,9 @@ def _test_table(test: Any, target: str | None, by: str | None = None) -> Table |
     if _is_pair(test):
         return _client_table(test, "test", None)
     with _named("test"):
-        frame = read_table(_table_file(test)) if isinstance(test, str | os.PathLike) else _as_frame(test, target)
+        frame = (
+            read_table(_table_file(test, "test")) if isinstance(test, str | os.PathLike) else _as_frame(test, target)
+        )
     assert frame is not None
     return _table(frame.drop(columns=[by] if by in frame.columns else []), "test", target)
 
@@ -211,7 +213,6 @@ def _is_pair(item: Any) -> bool:
 
 def _from_path(path: Path, test: Any, by: str | None, target: str | None) -> Dataset:
     """The clients' files: tables, or arrays."""
-    path = path.expanduser()
     is_table = path.name.endswith(TABLE_ENDINGS)
     if path.is_dir():
         is_table = any(file.name.endswith(TABLE_ENDINGS) for file in path.iterdir())
@@ -245,9 +246,9 @@ def _arrays_of_clients(path: Path, test: Any, by: str | None, target: str | None
     return replace(dataset, test=samples)
 
 
-def _table_file(path: str | os.PathLike[str]) -> Path:
+def _table_file(path: str | os.PathLike[str], key: str) -> Path:
     """One client's file, or that of the test data."""
-    file = Path(path).expanduser()
+    file = as_path(os.fspath(path), key, "the path of a table")
     if CLIENT_PLACEHOLDER in str(file) or file.is_dir():
         raise DataError(f"{file}: is not one file, but stands for several")
     table_files(file)

@@ -19,6 +19,9 @@ from depositum.tuning import tune as tune_configuration
 #: Arguments of `fit` that concern the run alone.
 _OF_THE_RUN = ("checkpoint_every", "callbacks", "on_divergence", "processes")
 
+#: The most seeds of a candidate: each is trained.
+MOST_SEEDS = 1000
+
 
 def tune(
     model: nn.Module,
@@ -90,8 +93,9 @@ def _check(over: object, seeds: object, holdout: object, arguments: Mapping[str,
             raise ConfigError(name, f"is not an argument of tune; {why}{nearest(name, allowed)}")
     if over is not None and not isinstance(over, Mapping):
         raise ConfigError("over", f"{short_repr(over)} given; it must be a table such as {{'gamma': [0.5, 0.9]}}")
-    if not is_integer(seeds) or isinstance(seeds, bool) or int(seeds) < 1:  # type: ignore[call-overload]
-        raise ConfigError("seeds_per_candidate", f"{short_repr(seeds)} given; it must be a whole number ≥ 1")
+    if not is_integer(seeds) or isinstance(seeds, bool) or not 1 <= int(seeds) <= MOST_SEEDS:  # type: ignore[call-overload]
+        must_be = f"it must be a whole number from 1 to {MOST_SEEDS}"
+        raise ConfigError("seeds_per_candidate", f"{short_repr(seeds)} given; {must_be}")
     if not is_number(holdout) or not 0 < float(holdout) < 1:  # type: ignore[arg-type]
         raise ConfigError("holdout", f"{short_repr(holdout)} given; it must be a number between 0 and 1")
     if launched():

@@ -18,6 +18,7 @@ from torch.nn.functional import one_hot
 
 from depositum.data import Samples
 from depositum.errors import ConfigError, short_repr
+from depositum.problem.compatibility import attribute_errors, describe
 from depositum.problem.model_copy import copy_to_device
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
@@ -380,6 +381,11 @@ class Oracle:
             raise ConfigError("batch_size", f"{short_repr(size)} given; it must be at most {LARGEST_BATCH}, or 'full'")
 
     def _on_device(self, samples: Samples) -> tuple[Tensor | Streamed, Tensor]:
+        largest, name = torch.finfo(self.dtype).max, str(self.dtype).removeprefix("torch.")
+        for values in (samples.inputs, samples.targets):
+            if values.dtype == torch.float64 and values.numel() and float(values.abs().max()) > largest:
+                problem = f"{name!r} given, but the data have values above {largest:.3g}"
+                raise ConfigError("dtype", f"{problem}; scale them, or use 'float64'")
         targets = samples_on_device(samples.targets, self.device, self.dtype, may_stream=False)
         return samples_on_device(samples.inputs, self.device, self.dtype), cast(Tensor, targets)
 
@@ -406,6 +412,7 @@ class Oracle:
         #: Terms of each row's loss over all its samples: the number of samples, except for losses of tokens.
         self.terms = self.sizes
         if self.model.loss.terms:
+            self._check_terms()
             counts = torch.split(self._terms(self.targets)[self.table], sizes.tolist())
             self.terms = torch.stack([count.sum() for count in counts])
         #: Terms of the loss over all training data, and over all test data of each trial.
@@ -417,6 +424,15 @@ class Oracle:
         seeds = [trial.seed for trial in self.problem.trials for _ in self.clients]
         self.seed_words = torch.tensor(seeds, dtype=torch.int64, device=self.device)
         self.client_words = torch.tensor(self.clients * self.trials, dtype=torch.int64, device=self.device)
+
+    def _check_terms(self) -> None:
+        """Refuse a loss that is a sum of terms if targets are not made of them."""
+        loss, targets = self.model.loss, self.targets
+        with attribute_errors("loss", f"the terms of {loss.name!r} cannot be counted in targets {describe(targets)}"):
+            counted = self._terms(targets).shape
+        if counted != targets.shape[:1]:
+            problem = f"{loss.name!r} given, but targets have shape {list(targets.shape)}"
+            raise ConfigError("loss", f"{problem}; it needs several terms per sample, such as token ids [N, L]")
 
     def _by_trial(self, values: Tensor) -> list[Tensor]:
         """The values of each trial's test samples, given those of all test samples `[N, ...]`."""

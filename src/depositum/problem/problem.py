@@ -198,11 +198,13 @@ def from_client_data(
 
 
 def _check_values(model: nn.Module) -> None:
-    """Refuse a model whose parameters do not have values yet, except lazy ones, which the data determine."""
+    """Refuse complex parameters, and those that do not have values yet, except lazy ones, which the data determine."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_meta and not is_lazy(tensor):
             problem = f"{name!r} is on the device 'meta', which holds no values"
             raise ConfigError("model", f"{problem}; initialise it with .to_empty(device='cpu')")
+        if tensor.is_complex():
+            raise ConfigError("model", f"{name!r} is of {tensor.dtype}; parameters and buffers must be real numbers")
 
 
 def _copy(model: nn.Module) -> nn.Module:

@@ -189,7 +189,7 @@ def check_numbers(config: Config) -> None:
     problem, run = config.problem, config.run
     _check_least("problem.clients", problem.clients, 1)
     _check_least("run.steps", run.steps, 0)
-    for key in ("period", "checkpoint_every", "evaluate_every"):
+    for key in ("period", "evaluate_every", "checkpoint_every"):
         _check_least(f"run.{key}", getattr(run, key), 1)
     run.evaluations()
     run.early_stopping()
