@@ -1,5 +1,8 @@
 """Invalid arguments of `depositum.fit` are rejected in one line, before any work."""
 
+import itertools
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -122,6 +125,83 @@ def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(dp.ConfigError, match=message) as error:
         small_fit(**settings)
     assert "\n" not in str(error.value)
+
+
+class _WithLock(nn.Linear):
+    """Cannot be copied."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": _WithLock()}, "^model: it cannot be copied: TypeError"),
+        ({"model": nn.Linear(5, 3, device="meta")}, "^model: 'weight' is on the device 'meta', which holds no values"),
+        ({"model": nn.Linear(5, 3, dtype=torch.complex64)}, "^model: 'weight' is of torch.complex64"),
+        ({"clients": [(X.to("meta"), Y)]}, r"^clients\[0\]: inputs are on the device 'meta'"),
+        ({"clients": [(X * 1j, Y)]}, r"^clients\[0\]: inputs are torch.complex64; they must be real numbers"),
+        ({"clients": [(np.ma.masked_less(X.numpy(), 0), Y)]}, r"^clients\[0\]: must be two arrays .* masked array"),
+        ({"clients": [(X.double() * 1e300, Y)]}, "^dtype: 'float32' given, but the data have values above 3.4e.38"),
+        ({"clients": itertools.count()}, "^clients: more than 1000000 items given; it must be a list"),
+        ({"clients": "abc" * 2000}, r"^clients: 'abc.*\(File name too long\)"),
+        ({"clients": "nowhere.csv", "target": "y"}, "^clients: nowhere.csv: no such file"),
+        ({"seeds": itertools.count()}, "^seeds: more than 1000 items given"),
+        ({"seeds": (1 // 0 for _ in [1])}, "^seeds: .* given, which cannot be read .ZeroDivisionError"),
+        ({"seed": torch.ones(2)}, "^seed: tensor.* given; it must be a whole number"),
+        ({"weighting": np.ones(2)}, "^weighting: array.* given; it can be 'uniform' or 'samples'"),
+        ({"on_divergence": np.ones(2)}, "^on_divergence: array.* given; it can be"),
+        ({"loss": "tokens"}, r"^loss: 'tokens' given, but targets have shape \[126\]; it needs several terms"),
+        ({"steps": 2**63}, "^steps: 9223372036854775808 given; it must be a whole number from 0 to 2⁶³ − 1"),
+        ({"batch_size": 2**63}, "^batch_size: 9223372036854775808 given"),
+        ({"batch_size": 2**40}, "^batch_size: 1099511627776 given, but batches take .* of memory"),
+        ({"evaluate_every": 10**30}, "^evaluate_every: 1000000000000000000000000000000 given"),
+        ({"network": "abc" * 2000}, "^network: 'abc.* is not a topology"),
+        ({"metrics": {"f1": lambda outputs, targets: "good"}}, "^metrics.f1: returned 'good'; it must return one num"),
+        ({"algorithm": "d2", "network": {"ring": {}}}, "^network: the smallest eigenvalue of W is"),
+    ],
+)
+def test_what_random_calls_found(settings, message, tmp_path):
+    """Each ended in an exception from inside, without the argument's name, or never (benchmarks/wrong_calls.py)."""
+    with pytest.raises(dp.DepositumError, match=message) as error:
+        small_fit(out=tmp_path / "run", **settings)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) <= 300
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("out", ["~nobody-here/run", "a\0b", "x" * 5000, ""])
+def test_paths_that_cannot_exist_are_rejected(out):
+    with pytest.raises(dp.ConfigError, match=r"^out: '.* given; it must be the path of a folder"):
+        small_fit(out=out)
+    with pytest.raises(dp.ConfigError, match=r"^folder: '.* given; it must be the path of a run's folder"):
+        dp.load(out)
+
+
+def test_callbacks_of_a_generator_are_called():
+    """They were read once to be checked, and then there were none left."""
+    seen = []
+
+    class Record(dp.Callback):
+        def on_step(self, loop):
+            seen.append(loop.t)
+
+    small_fit(callbacks=(Record() for _ in range(1)), steps=2)
+    assert seen == [1, 2]
+
+
+def test_read_only_and_reversed_arrays_are_data(recwarn):
+    """Without a warning of torch's about them."""
+    inputs = np.broadcast_to(np.float32(1), (6, 5))
+    small_fit(clients=[(inputs, Y), (X.numpy()[::-1], Y)], steps=1)
+    assert not [w for w in recwarn if "writable" in str(w.message)]
+
+
+def test_a_rare_evaluation_does_not_take_memory():
+    """Consensus errors between evaluations were given memory for all of `evaluate_every` iterations."""
+    assert small_fit(steps=2, evaluate_every=2**40).iterations == 2
 
 
 def test_none_instead_of_clients_is_rejected():

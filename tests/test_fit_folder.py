@@ -5,12 +5,14 @@ import signal
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import depositum as dp
+from depositum.algorithms import Cosine
 from depositum.runs import execute, from_table
 from tests.support.small_fits import client_pairs, small_fit
 
@@ -69,6 +71,17 @@ def test_the_folder_has_the_files_of_a_run_of_a_configuration(tmp_path):
     small_fit(out=tmp_path / "fit")
     execute(from_table({"run": {"steps": 2}}), tmp_path / "run")
     assert {*files(tmp_path / "run")} <= {*files(tmp_path / "fit")}
+
+
+@pytest.mark.parametrize("alpha", [lambda t: 0.1 / (1 + t), Cosine(0.1, 10), np.float32(0.05)])
+def test_any_stepsize_can_be_stored_and_resumed(tmp_path, alpha):
+    """A function, a schedule and NumPy's numbers were not written to `config.toml`: fit with a folder failed."""
+    method = dp.Depositum(alpha=alpha)
+    small_fit(out=tmp_path / "run", algorithm=method, steps=4)
+    resumed = small_fit(out=tmp_path / "run", algorithm=method, steps=8)
+    assert torch.equal(resumed.state["x"], small_fit(algorithm=method, steps=8).state["x"])
+    with pytest.raises(dp.DepositumError, match=r"holds another run \(alpha is "):
+        small_fit(out=tmp_path / "run", algorithm=dp.Depositum(alpha=lambda t: 0.2 / (1 + t)), steps=8)
 
 
 def test_ctrl_c_returns_what_there_is(tmp_path):

@@ -128,6 +128,7 @@ class Loop:
         self.stop_requested = False
         self.stop_reason = ""
         self._resume = snapshot
+        self._prepared = False
         self._began = time.perf_counter()
         self._seconds_before = 0.0
 
@@ -209,11 +210,20 @@ class Loop:
             self.stop_reason = "another rank has ended the run"
         return bool(stops)
 
+    def prepare(self) -> None:
+        """Compute the first state of a run that begins: a method that refuses its network does so here.
+
+        `run` does it otherwise. Whoever writes to a folder calls this before anything is written.
+        """
+        if self._resume is None and not self._prepared:
+            self.engine.start()
+            self._prepared = True
+
     def _begin(self) -> None:
         self._seconds_before = max((float(r["seconds"]) for r in self.history.records), default=0.0)
         labels = self.engine.problem.labels
+        self.prepare()
         if self._resume is None:
-            self.engine.start()
             backend = self.engine.oracle.model.backend
             self.snapshot = Snapshot(labels, 0, self.engine.costs, self.engine.snapshot(), backend=backend)
         else:

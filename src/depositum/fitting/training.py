@@ -48,6 +48,8 @@ from depositum.runs.keep_best import KeepBest
 from depositum.tuning import Tuned, tuned
 from depositum.validation import as_list, as_path
 
+#: The most seeds that are trained side by side.
+MOST_SEEDS = 1000
 OnDivergence = Literal["raise", "warn"]
 
 #: Iterations from one checkpoint in a folder to the next, as for `depositum run`.
@@ -398,7 +400,9 @@ def _build_seeds(seed: object, seeds: object) -> list[Any]:
         return [int(seed)]  # type: ignore[call-overload]
     if not is_integer(seed) or int(seed):  # type: ignore[call-overload]
         raise ConfigError("seeds", f"given beside seed = {short_repr(seed)}; give one of the two")
-    return [_as_integer(each) for each in as_list(seeds, "seeds", "a list of whole numbers, such as range(5)")]
+    return [
+        _as_integer(each) for each in as_list(seeds, "seeds", "a list of whole numbers, such as range(5)", MOST_SEEDS)
+    ]
 
 
 def build_folder(out: object) -> Path | None:

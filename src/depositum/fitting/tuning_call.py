@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from depositum.errors import ConfigError, is_integer, is_number, listing, nearest, short_repr
-from depositum.fitting.training import build_folder, check_progress, fit, measures_named, resolve_arguments
+from depositum.fitting.training import MOST_SEEDS, build_folder, check_progress, fit, measures_named, resolve_arguments
 from depositum.launch import launched
 from depositum.problem.precision import no_autocast
 from depositum.report.progress import TuningProgress
@@ -18,9 +18,6 @@ from depositum.tuning import tune as tune_configuration
 
 #: Arguments of `fit` that concern the run alone.
 _OF_THE_RUN = ("checkpoint_every", "callbacks", "on_divergence", "processes")
-
-#: The most seeds of a candidate: each is trained.
-MOST_SEEDS = 1000
 
 
 def tune(

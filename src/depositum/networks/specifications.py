@@ -129,8 +129,11 @@ def _file(given: object, registry: Registry[Any], base: Path | None) -> Path | N
     """The file that the user specified, or None for a name or a table."""
     if not isinstance(given, str | Path) or (isinstance(given, str) and given in registry):
         return None
-    file = (base or Path()) / Path(given).expanduser()
-    looks_like_path = isinstance(given, Path) or file.suffix or "/" in given or file.is_file()
+    try:
+        file = (base or Path()) / Path(given).expanduser()
+        looks_like_path = isinstance(given, Path) or file.suffix or "/" in given or file.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, of a user who does not exist, with a NUL
+        return given if isinstance(given, Path) else None
     return file if looks_like_path else None
 
 

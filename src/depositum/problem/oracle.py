@@ -29,8 +29,6 @@ from depositum.randomness import hash_words, purpose_code, randint, standard_nor
 BatchSize = int | Literal["full"]
 #: Samples that fit in memory at once in training, as a multiple of those of an evaluation (`samples_per_pass`).
 TRAINING_SHARE = 4
-#: Largest batch, which is drawn with replacement: beyond it, memory for the indices alone would be the problem.
-LARGEST_BATCH = 10**8
 #: Largest number of samples per row on which backends are measured for full gradients.
 MAX_MEASURED_SAMPLES = 256
 
@@ -377,8 +375,6 @@ class Oracle:
                 )
         elif not isinstance(size, int | np.integer) or size < 1:
             raise ConfigError("batch_size", f"{short_repr(size)} given; it must be a whole number ≥ 1, or 'full'")
-        elif size > LARGEST_BATCH:
-            raise ConfigError("batch_size", f"{short_repr(size)} given; it must be at most {LARGEST_BATCH}, or 'full'")
 
     def _on_device(self, samples: Samples) -> tuple[Tensor | Streamed, Tensor]:
         largest, name = torch.finfo(self.dtype).max, str(self.dtype).removeprefix("torch.")

@@ -73,6 +73,8 @@ def _argument_name(key: str) -> str:
     name = rest.partition(".")[0]
     if section == "network" and name == "topology":
         return f"network{rest.removeprefix('topology')}"
+    if key == "mixing":  # a network is passed with its weights
+        return "network"
     if (
         section == "algorithm" and rest
     ):  # beside the name of a method stand its hyper-parameters, below it those of a table

@@ -263,6 +263,7 @@ class _Executor:
         ]
         folder = runs[0].out if len(runs) == 1 else None
         loop = self._loop(runs[0], engine, Snapshot.joined(resumed) if resumed else None, writers, folder)
+        loop.prepare()
         histories = [run.begin() for run in runs]
         loop.history = History(
             {**record, "trial": label}

@@ -18,7 +18,7 @@ from depositum.algorithms import Algorithm, algorithm
 from depositum.algorithms.schedules import SCHEDULES, stored_stepsize
 from depositum.channels import CHANNELS, Channel, as_channel
 from depositum.engines import EngineSettings
-from depositum.errors import ConfigError, DataError, short_repr
+from depositum.errors import ConfigError, DataError, is_integer, is_number, short_repr
 from depositum.metrics import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 from depositum.networks import Network
 from depositum.problem import LOSSES, Problem
@@ -90,11 +90,18 @@ def complete_table(config: Config, method: Algorithm) -> dict[str, Any]:
     """The sections of a configuration with every default, and all hyper-parameters of its method."""
     table = config.model_dump(exclude_none=True)
     fields = dataclasses.fields(method)  # type: ignore[arg-type]
-    hyper = {field.name: stored_stepsize(getattr(method, field.name)) for field in fields}
+    hyper = {field.name: _stored(getattr(method, field.name)) for field in fields}
     table["algorithm"] = {"name": config.algorithm.name, **{k: v for k, v in hyper.items() if v is not None}}
     if method.server:
         del table["network"]
     return table
+
+
+def _stored(value: Any) -> Any:
+    """A hyper-parameter as TOML can store it: numbers of other types than Python's as plain ones."""
+    if isinstance(value, bool) or not is_number(value):
+        return stored_stepsize(value)
+    return int(value) if is_integer(value) else float(value)
 
 
 def with_default_arguments(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from depositum.tuning.tuning_result import TuningResult, summarize
 AUTO = "auto"
 #: Seeds of tuning besides those of the run, if it has fewer than are needed.
 FURTHER_SEEDS = (97, 98, 99, 100, 101, 102, 103, 104, 105, 106)
+#: The most combinations of values that are tried.
+MOST_COMBINATIONS = 10_000
 #: Samples of each client, and power iterations, with which L is estimated: its order of magnitude is enough.
 SMOOTHNESS_SAMPLES, SMOOTHNESS_ITERATIONS = 128, 15
 
@@ -57,6 +59,9 @@ def tune(
     if spec.config.run.steps < 1:
         raise ConfigError("steps", f"{spec.config.run.steps} given; tuning needs a run of at least one iteration")
     key, grids = _parse(spec, over)
+    count = math.prod(map(len, grids.values()))
+    if count > MOST_COMBINATIONS:
+        raise ConfigError("over", f"{count} combinations given; at most {MOST_COMBINATIONS} can be tried")
     combinations = [tuple(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
     base = with_seeds(spec, tuning_seeds(spec.config.run.seeds, seeds))
     if base.engine_settings.compile == "auto":  # many short runs with different numbers of rows do not repay it
