@@ -13,6 +13,7 @@ from torch import nn
 
 import depositum as dp
 from depositum.metrics import COLUMNS
+from depositum.report.client_spread import client_spread
 from depositum.runs import execute_all, load
 from depositum.runs.folder import read_history
 from tests.support.small_fits import client_pairs, small_fit
@@ -174,6 +175,19 @@ def test_clients_csv_is_of_the_end_of_a_run(tmp_path: Path) -> None:
     assert not np.allclose(first["own_loss"], second["own_loss"])
     loaded = dp.load(tmp_path / "run").client_metrics
     pd.testing.assert_frame_equal(loaded, second)
+
+
+def test_run_prints_the_worst_client(tmp_path: Path) -> None:
+    """Mean, spread and worst client of the accuracy on their own data; of a regression, of the loss."""
+    (tmp_path / "clients.csv").write_text(
+        "seed,client,samples,averaged_loss,averaged_accuracy\n0,0,5,1.0,0.9\n0,1,5,2.0,0.5\n1,0,5,1.0,0.7\n1,1,5,2.0,0.7\n"
+    )
+    start = "clients' own training data"
+    assert client_spread(tmp_path) == f"{start}, accuracy %: mean 70.00 ± 10.00, worst 60.00 (client 1)"
+    (tmp_path / "clients.csv").write_text("seed,client,samples,averaged_loss\n0,0,5,3.0\n0,1,5,2.0\n")
+    assert client_spread(tmp_path) == f"{start}, loss: mean 2.5000 ± 0.5000, worst 3.0000 (client 0)"
+    shown = cli("run", write_config(tmp_path / "config.toml"), "--out", tmp_path / "run")
+    assert start in shown.out
 
 
 # Stopping early and keeping the best

@@ -14,6 +14,7 @@ from depositum.errors import DivergedError
 from depositum.interrupt import StopOnSignal
 from depositum.launch import launched
 from depositum.metrics import ended_worse
+from depositum.report.client_spread import client_spread
 from depositum.report.compared_runs import ComparedRun
 from depositum.report.curves import draw_curves
 from depositum.report.history_tables import summary_table
@@ -112,6 +113,8 @@ def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool
     # The last finite values of a seed that diverged are not a result; if all did, they are all there is.
     sound = history[~history["seed"].isin(diverged)]
     Console().print(summary_table([ComparedRun(name, history if sound.empty else sound, diverged=_seeds(diverged))]))
+    if spread := client_spread(folder):
+        typer.echo(spread)
     typer.echo(f"curves: {figure}")
     result.raise_if_diverged(spec)
     remedy = f"{spec.algorithm.shorter_steps('algorithm.')}, or `depositum tune`"
