@@ -41,6 +41,7 @@ def test_run_writes_its_files_and_a_table(config: Path) -> None:
         "config.toml",
         "history.csv",
         "consensus.csv",
+        "clients.csv",
         "state.safetensors",
         "state.previous.safetensors",
         "model.safetensors",

@@ -37,9 +37,10 @@ def command(
     """Train with the settings of CONFIG.toml.
 
     The run's folder contains config.toml (complete, with every default), history.csv (measures at every evaluated
-    iteration), consensus.csv (the consensus error at every iteration), state.safetensors (the last checkpoint),
-    model.safetensors (the averaged model) and curves.png. If DIR already contains this run, it resumes from the last
-    checkpoint; with more steps (--set run.steps=1000) it is extended. Ctrl-C saves a checkpoint and exits with 130.
+    iteration), consensus.csv (the consensus error at every iteration), clients.csv (each client's measures on its own
+    data), state.safetensors (the last checkpoint), model.safetensors (the averaged model) and curves.png. If DIR
+    already contains this run, it resumes from the last checkpoint; with more steps (--set run.steps=1000) it is
+    extended. Ctrl-C saves a checkpoint and exits with 130.
 
     Under torchrun (torchrun --nproc-per-node 10 -m depositum run CONFIG.toml), each process holds its own clients.
     """
