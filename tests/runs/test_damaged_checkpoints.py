@@ -286,6 +286,9 @@ def test_the_command_line_reports_damage_and_refuses_two_damaged_checkpoints(tmp
     config = write_config(tmp_path / "c.toml")
     train(config, tmp_path / "run", StopAt(12))
     flip(tmp_path / "run" / CURRENT)
+    code, _, err = cli("compare", tmp_path / "run", "--out", tmp_path / "compare.png")
+    assert code == 0
+    assert err.splitlines()[0].startswith(f"warning: {tmp_path / 'run' / CURRENT}: is damaged (the bytes of ")
     code, _, err = cli("run", config, "--out", tmp_path / "run")
     assert code == 0
     assert err.splitlines()[0].startswith(f"{tmp_path / 'run' / CURRENT}: is damaged (the bytes of ")
@@ -336,3 +339,14 @@ def test_a_history_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run" / "history.csv")
     with pytest.raises(RunError, match=r"history.csv: is not a file"):
         train(config, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_methods_that_are_compared_report_damage(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "c.toml", problem={"regularizer": "zero"})
+    arguments = ("compare", config, "--methods", "dsgt", "--out", tmp_path / "runs")
+    assert cli(*arguments).code == 0
+    flip(tmp_path / "runs" / "dsgt" / CURRENT)
+    code, _, err = cli(*arguments)
+    assert code == 0
+    assert f"warning: {tmp_path / 'runs' / 'dsgt' / CURRENT}: is damaged" in err

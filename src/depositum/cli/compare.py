@@ -154,6 +154,8 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[Com
                 first, *_, cost = choice.result.summary
                 typer.echo(f"{name}: {first}; {cost}", err=True)
             result = execute(choice.spec, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
+        if result.damage is not None:
+            typer.echo(f"warning: {result.damage}", err=True)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
             raise typer.Exit(INTERRUPTED)
@@ -174,6 +176,8 @@ def read_run(name: str, folder: Path) -> ComparedRun:
     except RunError as error:
         typer.echo(f"warning: {error}; whether seeds diverged is not known", err=True)
         latest = None
+    if latest is not None and latest.problem:
+        typer.echo(f"warning: {latest.problem}", err=True)
     snapshot = None if latest is None else latest.snapshot
     diverged = "" if snapshot is None else describe_divergences([*snapshot.diverged.values()], len(snapshot.seeds))
     return ComparedRun(name, history, read_table(folder), diverged)

@@ -154,6 +154,8 @@ class _GroupRunner:
             for folder in group:
                 cache.add_time(folder, (time.perf_counter() - start) / len(group))
         for config, result in zip(configs, results, strict=True):
+            if result.damage is not None:
+                observer.message(f"{_describe(config)}: {result.damage}")
             if not result.finished:
                 continue
             cache.finish(result, config, trace)
