@@ -270,9 +270,12 @@ def _work(requests: Connection, memory: int) -> None:
     import pandas as pd  # noqa: F401
     import torch
 
+    import depositum.language.instruction_datasets  # noqa: F401
+
     torch.set_num_threads(1)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    requests.send("ready")  # importing does not count as loading a file
     while (request := requests.recv()) is not None:
         requests.send(load_file(*request))
 
@@ -290,6 +293,7 @@ class Worker:
         self._process = context.Process(target=_work, args=(there, self.memory), daemon=True)
         self._process.start()
         there.close()
+        self._here.recv()
 
     def load(self, spec: Any, folder: Path) -> str:
         """What became of one file."""
