@@ -112,10 +112,10 @@ def test_tune_from_the_command_line(config: Path) -> None:
 
 
 def test_beta_against_sparsity_from_the_command_line(config: Path) -> None:
-    """One row for each β, with the zeros and the held-out accuracy of its best stepsize."""
+    """One row for each β, with the sparsity and the held-out accuracy of its best stepsize."""
     done = cli("tune", config, "--over", "problem.beta=0.0,0.01,0.1", "--over", "alpha=0.1,0.3", "--seeds", 2)
     assert done.code == 0, done.err
-    assert "zeros" in done.out
+    assert "sparsity" in done.out
     assert "the sparsest model whose held-out loss is within one standard error" in done.out
 
 
