@@ -64,6 +64,14 @@ def test_a_process_that_has_found_out_and_ended_is_not_named() -> None:
         assert named_by(store, [1, 2, 3]) == (1,)
 
 
+def test_a_process_that_died_while_it_waited_is_named() -> None:
+    """On a busy machine it had waited long enough to leave a note. Fails if all others are named in its place."""
+    store = HashStore()
+    store.set("note/1", "[0, 2, 3]")
+    with heartbeats(store, 2, 0.2), heartbeats(store, 3, 0.2):
+        assert named_by(store, [1, 2, 3]) == (1,)
+
+
 def test_the_reason_that_a_process_left_is_reported() -> None:
     """Fails if a full disk on one host is reported as a death on the others."""
     store = HashStore()

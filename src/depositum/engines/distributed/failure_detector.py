@@ -193,7 +193,11 @@ class FailureDetector:
             return
 
     def _culprits(self, suspects: list[int], late: bool) -> list[int]:
-        """The ranks that are reached from the suspects by following notes and have left none; silent ones first."""
+        """The ranks to blame, among those that are reached from the suspects by following notes.
+
+        Where a connection closed, they are the silent ones: a process that died while it waited has left a note too.
+        Where an answer is late, they are those without a note, silent ones first.
+        """
         others = [r for r in range(len(self.names)) if r != self.rank]
         silent = self._silent(others, late)
         notes = {r: self._read(f"note/{r}") for r in others}
@@ -204,8 +208,11 @@ class FailureDetector:
             if rank not in reached and rank != self.rank:
                 reached.add(rank)
                 front += notes[rank] or []
+        dead = sorted(reached & silent)
         noteless = sorted(r for r in reached if not notes[r])
-        return [r for r in noteless if r in silent] or noteless or sorted(reached)
+        if dead and not late:
+            return dead
+        return [r for r in noteless if r in silent] or noteless or dead or sorted(reached)
 
     def _silent(self, others: list[int], late: bool) -> set[int]:
         """The ranks that show no sign of life: neither a heartbeat nor word that they end.
