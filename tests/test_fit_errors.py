@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import depositum as dp
+from depositum.runs import problems
 from tests.support.small_fits import small_fit
 
 X, Y = torch.randn(6, 5), torch.arange(6) % 3
@@ -197,6 +199,29 @@ def test_read_only_and_reversed_arrays_are_data(recwarn):
     inputs = np.broadcast_to(np.float32(1), (6, 5))
     small_fit(clients=[(inputs, Y), (X.numpy()[::-1], Y)], steps=1)
     assert not [w for w in recwarn if "writable" in str(w.message)]
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """A function that chooses the backend of the runs that follow."""
+    build = problems.make_engine
+
+    def choose(name):
+        monkeypatch.setattr(
+            problems, "make_engine", lambda *a, settings, **k: build(*a, settings=replace(settings, backend=name), **k)
+        )
+
+    return choose
+
+
+def test_a_module_that_is_used_twice_is_trained(backend):
+    """Under vmap, torch left a row's parameters in the module, and the next call failed."""
+    layer = nn.Linear(5, 5)
+    model = nn.Sequential(layer, layer, nn.Linear(5, 3))
+    backend("loop")
+    expected = small_fit(model, steps=3).state["x"]
+    backend("vmap")
+    torch.testing.assert_close(small_fit(model, steps=3).state["x"], expected)
 
 
 def test_a_rare_evaluation_does_not_take_memory():

@@ -141,6 +141,7 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0) -> Graph:
     probability = min(1.0, 2 * math.log(n) / n) if p is None else p
     if not 0 <= probability <= 1:
         raise NetworkError("p", f"{p} given; a probability must be in [0, 1]")
+    _check_seed(seed)
     generator = numpy_generator(seed, purpose="erdos-renyi")
 
     def draw() -> Graph:
@@ -159,6 +160,7 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
     reach = math.sqrt(2 * math.log(n) / (math.pi * n)) if radius is None else radius
     if not reach >= 0:
         raise NetworkError("radius", f"{radius} given; a distance must be ≥ 0")
+    _check_seed(seed)
     generator = numpy_generator(seed, purpose="geometric")
 
     def draw() -> Graph:
@@ -303,3 +305,8 @@ def _first_connected(draw: Callable[[], Graph], what: str, parameter: str) -> Gr
         f"{what}: none of {MAX_DRAWS} graphs drawn is connected, the last has {nx.number_connected_components(graph)} "
         f"components; raise {parameter} or leave it out",
     )
+
+
+def _check_seed(seed: int) -> None:
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise NetworkError("seed", f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")

@@ -55,6 +55,7 @@ class RowModel:
         self.device = next(model.parameters()).device
         self.loss = loss.to(self.device, next(model.parameters()).dtype)
         self.precision = precision
+        self._ties_weights = not _only_repeats_modules(model)
         #: The model as called under `vmap`.
         self.vmap_model = with_row_layers(model, precision, self.device)
         self.backend: Backend = "loop"
@@ -232,7 +233,7 @@ class RowModel:
         """The model's outputs; `buffers` contains the new ones afterwards."""
         state = {**parameters, **buffers}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            outputs = functional_call(model or self.model, state, (inputs,))
+            outputs = functional_call(model or self.model, state, (inputs,), tie_weights=self._ties_weights)
         # Most models write to their buffers in place; `state` contains those that are assigned as new tensors.
         buffers.update({name: state[name] for name in buffers})
         return cast(Tensor, outputs.float() if self.precision == "bf16" else outputs)
@@ -396,3 +397,14 @@ def fastest_backend(
             best[backend] = min(best[backend], seconds(backend, count))
     winner = min(best, key=best.__getitem__)
     return candidates[0] if TIE * best[candidates[0]] <= best[winner] else winner
+
+
+def _only_repeats_modules(model: nn.Module) -> bool:
+    """Whether a model uses a module several times, and shares parameters in no other way.
+
+    Torch sets such a module once per use and restores the last one first, so that it would keep a row's parameters;
+    one name of it is enough.
+    """
+    repeats = len(list(model.named_modules(remove_duplicate=False))) > len(list(model.modules()))
+    held = [id(z) for m in model.modules() for z in [*m._parameters.values(), *m._buffers.values()] if z is not None]
+    return repeats and len(set(held)) == len(held)
