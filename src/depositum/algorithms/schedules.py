@@ -251,7 +251,7 @@ def as_schedule(alpha: TunableStepsize, key: str = "alpha") -> Schedule:
     if callable(alpha):
         with renamed_keys(lambda _: key):
             return StepsizeFunction(alpha)
-    if alpha == AUTO:
+    if isinstance(alpha, str) and alpha == AUTO:
         raise ConfigError(key, "'auto' given, but a number is needed here: `depositum tune` finds one")
     check_positive(key, alpha)
     return Constant(alpha)

@@ -63,7 +63,7 @@ def real_matrix(values: Any, what: str) -> Matrix | Sparse:
     """A float64 copy of a matrix of real numbers, dense or sparse as given; anything else raises a `NetworkError`."""
     try:
         array: Any = values if sparse.issparse(values) else np.asarray(values)
-    except (ValueError, TypeError, RuntimeError):
+    except Exception:  # whatever the conversion of a user's object raises
         raise NetworkError(
             "mixing", f"{what} cannot be read as a matrix; it needs rows of equal length, all real numbers"
         ) from None
