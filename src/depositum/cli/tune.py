@@ -39,7 +39,10 @@ def command(
         ),
     ] = None,
     overrides: Overrides = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Seeds of every candidate; the worst one counts.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seeds of every candidate; the worst counts. Default: the run's, from 3 to 5."),
+    ] = None,
     holdout: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of each client's training data that candidates are judged on.")
     ] = 0.1,

@@ -180,7 +180,7 @@ def fit(
         spec = resolve_arguments(arguments, folder, communicator)
         found = _tuned(spec, folder, communicator, progress)
         result, divergence = _train(found.spec, folder, communicator, called, progress)
-        result = replace(result, tuning=found.result)
+        result = replace(result, tuning=found.result and found.result.by_argument())
     _report(result, divergence, on_divergence, f"{spec.algorithm.shorter_steps()}, or dp.tune")
     return result
 

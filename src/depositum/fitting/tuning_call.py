@@ -25,7 +25,7 @@ def tune(
     clients: Any,
     *,
     over: Mapping[str, Sequence[Any] | str] | None = None,
-    seeds_per_candidate: int = 3,
+    seeds_per_candidate: int | None = None,
     holdout: float = 0.1,
     progress: bool = True,
     **arguments: Any,
@@ -42,7 +42,8 @@ def tune(
         The hyper-parameters to vary: those of the method, `beta`, `period` and `batch_size`, with a list of values
         each, or `"auto"` for the stepsize. Default: `{"alpha": "auto"}`, or what the method's stepsize is called.
     seeds_per_candidate
-        Seeds of every candidate, of which the worst counts: the first of the call's own, and further ones.
+        How many seeds every candidate has, of which the worst counts: the first of the call's own, and further ones.
+        Default: as many as the call, but at least 3 and at most 5.
     holdout
         The share of every client's samples that candidates are judged on, between 0 and 1.
     progress
@@ -58,7 +59,7 @@ def tune(
     >>> data = [(x := torch.randn(50, 4), (x[:, 0] > 0).long()) for _ in range(3)]
     >>> found = dp.tune(torch.nn.Linear(4, 2), data, steps=20, over={"gamma": [0.0, 0.5]}, progress=False)
     >>> sorted(found.best), found.margin is None or found.margin > 1
-    (['algorithm.gamma'], True)
+    (['gamma'], True)
     """
     with argument_names(), measures_named(arguments.get("metrics")), no_autocast():
         check_progress(progress)
@@ -73,13 +74,13 @@ def tune(
         result = tune_configuration(
             spec,
             over,
-            seeds=int(seeds_per_candidate),
+            seeds=None if seeds_per_candidate is None else int(seeds_per_candidate),
             holdout=float(holdout),
             callbacks=[TuningProgress()] if progress else [],
         )
         if folder is not None:
             write_result(result, automatic(spec), folder)
-        return result
+        return result.by_argument()
 
 
 def _check(over: object, seeds: object, holdout: object, arguments: Mapping[str, Any]) -> None:
@@ -90,7 +91,8 @@ def _check(over: object, seeds: object, holdout: object, arguments: Mapping[str,
             raise ConfigError(name, f"is not an argument of tune; {why}{nearest(name, allowed)}")
     if over is not None and not isinstance(over, Mapping):
         raise ConfigError("over", f"{short_repr(over)} given; it must be a table such as {{'gamma': [0.5, 0.9]}}")
-    if not is_integer(seeds) or isinstance(seeds, bool) or not 1 <= int(seeds) <= MOST_SEEDS:  # type: ignore[call-overload]
+    counts = is_integer(seeds) and not isinstance(seeds, bool) and 1 <= int(seeds) <= MOST_SEEDS  # type: ignore[call-overload]
+    if seeds is not None and not counts:
         must_be = f"it must be a whole number from 1 to {MOST_SEEDS}"
         raise ConfigError("seeds_per_candidate", f"{short_repr(seeds)} given; {must_be}")
     if not is_number(holdout) or not 0 < float(holdout) < 1:  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def argument_names() -> Iterator[None]:
     """
     token = _from_python.set(True)
     try:
-        with renamed_keys(_argument_name):
+        with renamed_keys(argument_name):
             yield
     except RunError as error:
         raise RunError(str(error).replace("--out ", "out: ", 1)) from None
@@ -64,10 +64,10 @@ def argument_names() -> Iterator[None]:
 
 def setting_name(key: str) -> str:
     """How the user knows a setting: by its key in the configuration, or by the argument of a call from Python."""
-    return _argument_name(key) if _from_python.get() else key
+    return argument_name(key) if _from_python.get() else key
 
 
-def _argument_name(key: str) -> str:
+def argument_name(key: str) -> str:
     """The argument that a key of a configuration stands for; any other name is returned unchanged."""
     section, _, rest = key.partition(".")
     name = rest.partition(".")[0]

@@ -3,8 +3,8 @@
 Stability comes first: a candidate is out if one of its seeds diverged or ended worse than it began, and a stepsize is
 out if one that is only slightly larger is unstable (`too_close`). Of the others, those whose held-out loss is within
 one standard error of the best are tied, and of these the one with the lowest training objective is taken; of several
-with practically the same objective, the one with the smallest stepsize. Losses of a candidate are those of its worst
-seed.
+with practically the same objective, the one with the smallest stepsize. Stability and the held-out loss are those of
+the worst seed, the training objective is the mean over seeds, which is less noisy than that of one of them.
 """
 
 import math
@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
 
+import numpy as np
+
 #: How far, as a factor, the chosen stepsize is from every stepsize that was seen to be unstable.
 SAFETY = 1.25
 
 #: Training objectives that differ by less than this share of them, and of what they have decreased, are equal.
 FLAT = 0.005
+
+#: The parabola goes through at least so many stepsizes, up to this factor from the best one, whose objectives are at
+#: most this factor above the best: beyond, the edge of stability bends the curve.
+SMOOTHED_POINTS, SMOOTHED_RATIO, SMOOTHED_EXCESS = 5, 2.2, 1.25
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,15 @@ class Outcome:
         return max(self.objective) if self.stable else math.inf
 
     @property
+    def mean_objective(self) -> float:
+        """The mean training objective over seeds; infinite if the candidate is not stable."""
+        return sum(self.objective) / len(self.objective) if self.stable else math.inf
+
+    @property
     def negligible(self) -> float:
         """A difference in the training objective that does not matter: a small share of it, and of its decrease."""
-        decrease = max(self.initial) - self.worst_objective if self.initial else math.inf
-        return FLAT * max(0.0, min(abs(self.worst_objective), decrease))
+        decrease = max(self.initial) - self.mean_objective if self.initial else math.inf
+        return FLAT * max(0.0, min(abs(self.mean_objective), decrease))
 
     @property
     def standard_error(self) -> float:
@@ -113,22 +124,65 @@ def choose(outcomes: Sequence[Outcome], safety: float = SAFETY, cautious: bool =
     >>> choose([*flat, broken]).step, choose([*flat, broken], safety=2.0).step
     (0.2, 0.1)
     """
-    stable = [outcome for outcome in outcomes if outcome.stable]
-    if not stable:
+    if not any(outcome.stable for outcome in outcomes):
         return None
-    safe = [outcome for outcome in stable if not too_close(outcome, outcomes, safety)] or stable
-    candidates = tied(safe)
-    lowest = min(candidates, key=lambda outcome: outcome.worst_objective)
+    candidates = eligible(outcomes, safety)
+    lowest = min(candidates, key=lambda outcome: outcome.mean_objective)
     if not cautious:
         return lowest
-    equal = [outcome for outcome in candidates if outcome.worst_objective <= lowest.worst_objective + lowest.negligible]
-    return min(equal, key=lambda outcome: (outcome.step or 0.0, outcome.worst_objective))
+    equal = [outcome for outcome in candidates if outcome.mean_objective <= lowest.mean_objective + lowest.negligible]
+    return min(equal, key=lambda outcome: (outcome.step or 0.0, outcome.mean_objective))
+
+
+def choose_smoothed(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """As `choose`, by the minimum of a parabola through the objectives around the best, where that is within noise.
+
+    The final losses of neighbouring stepsizes can differ by chance more than by the stepsize. The parabola, of log φ in
+    log α, averages over all of them. The candidate nearest to its minimum is taken if it is not worse than the best by
+    more than the standard error of their difference, which is paired by seed.
+    """
+    best = choose(outcomes)
+    if best is None or best.step is None or not best.mean_objective > 0:
+        return best
+    reach, limit = math.log(SMOOTHED_RATIO), SMOOTHED_EXCESS * best.mean_objective
+    near = [
+        (math.log(o.step / best.step), o)
+        for o in outcomes
+        if o.step is not None
+        and o.candidate.others == best.candidate.others
+        and o.mean_objective <= limit
+        and abs(math.log(o.step / best.step)) <= reach
+    ]
+    if len(near) < SMOOTHED_POINTS:
+        return best
+    curvature, slope, _ = np.polyfit([z for z, _ in near], [math.log(o.mean_objective) for _, o in near], 2)
+    if curvature <= 0:
+        return best
+    allowed = eligible(outcomes)
+    found = min((pair for pair in near if pair[1] in allowed), key=lambda pair: abs(pair[0] + slope / (2 * curvature)))
+    return found[1] if _within_noise(found[1], best) else best
+
+
+def _within_noise(outcome: Outcome, best: Outcome) -> bool:
+    """Whether an objective exceeds the best one by no more than the standard error of the difference."""
+    excess = [one - other for one, other in zip(outcome.objective, best.objective, strict=True)]
+    if len(excess) < 2:
+        return False
+    return sum(excess) / len(excess) <= stdev(excess) / math.sqrt(len(excess))
+
+
+def eligible(outcomes: Sequence[Outcome], safety: float = SAFETY) -> list[Outcome]:
+    """The candidates that are stable, not too close to an unstable one if possible, and tied in held-out loss."""
+    stable = [outcome for outcome in outcomes if outcome.stable]
+    safe = [outcome for outcome in stable if not too_close(outcome, outcomes, safety)] or stable
+    return tied(safe) if safe else []
 
 
 def tied(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The candidates whose held-out loss is within one standard error of the best."""
+    """The candidates whose held-out loss is within one standard error, or a negligible difference, of the best."""
     best = min(outcomes, key=lambda outcome: outcome.worst_held_out)
-    limit = best.worst_held_out + best.standard_error
+    # Where the held-out samples are few and all predicted well, the standard error is as good as zero.
+    limit = best.worst_held_out + max(best.standard_error, best.negligible if math.isfinite(best.negligible) else 0.0)
     return [outcome for outcome in outcomes if outcome.worst_held_out <= limit]
 
 

@@ -8,7 +8,8 @@ for each value of another hyper-parameter) can advance in step, their candidates
 2. The better half, and the neighbours of the best, continue to a quarter, a half and the full length: the best
    stepsize depends on the length of the run, so that the last decision is made at full length.
 3. The interval around the best is halved, on a logarithmic scale, until the neighbours are about as good.
-4. The choice is confirmed by a slightly larger stepsize, which must be stable as well.
+4. The choice is smoothed over the stepsizes around it, and confirmed by a slightly larger stepsize, which must be
+   stable as well.
 
 At no length is a candidate at the edge of what was tried taken for the best.
 """
@@ -17,12 +18,14 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, neighbour
+from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, choose_smoothed, neighbour
 
 #: Ratio of neighbours in the first grid, and its number of points.
 COARSE, POINTS = math.sqrt(10), 7
 #: How often the interval around the best is halved: to ratios of 1.78, 1.33 and 1.15.
 HALVINGS = 3
+#: Only below this ratio are neighbours that are about as good a reason to stop: their losses are noisy.
+FINE = 1.5
 #: The first grid is not extended by more than this factor, up or down.
 FARTHEST = 1e8
 
@@ -62,7 +65,7 @@ def search_stepsize(others: tuple[tuple[str, object], ...], start: float, steps:
     for _ in range(HALVINGS):
         best = bracket.best(until)
         assert best is not None
-        if bracket.is_flat(best, until):
+        if ratio < FINE and bracket.is_flat(best, until):
             break
         ratio = math.sqrt(ratio)
         yield from bracket.run([best.step / ratio, best.step * ratio], until)  # type: ignore[operator]
@@ -118,7 +121,7 @@ class _Bracket:
     def survivors(self, best: Outcome, until: int) -> list[float]:
         """The stepsizes that continue: the better half of the stable ones, and the neighbours of the best."""
         known = self.at(until)
-        stable = sorted((o for o in known if o.stable), key=lambda outcome: outcome.worst_objective)
+        stable = sorted((o for o in known if o.stable), key=lambda outcome: outcome.mean_objective)
         keep = {*(o.step for o in stable[: math.ceil(len(stable) / 2)]), best.step}
         for above in (False, True):
             beside = neighbour(best, known, above)
@@ -130,15 +133,15 @@ class _Bracket:
         """Whether both neighbours of the best are about as good."""
         known = self.at(until)
         sides = [neighbour(best, known, above) for above in (False, True)]
-        limit = best.worst_objective + best.negligible
-        return all(side is not None and side.worst_objective <= limit for side in sides)
+        limit = best.mean_objective + best.negligible
+        return all(side is not None and side.mean_objective <= limit for side in sides)
 
     def confirm(self, until: int) -> Generator[Request, Sequence[Outcome], Outcome | None]:
         """The best stepsize for which one that is larger by the safety factor is stable as well."""
         while True:
             known = self.at(until)
             # A smaller stepsize that is as good is taken, but not the smallest: a still smaller one might be better.
-            best = choose(known[1:] or known)
+            best = choose_smoothed(known[1:] or known)
             assert best is not None
             assert best.step is not None
             probe = SAFETY * best.step

@@ -28,13 +28,16 @@ MOST_COMBINATIONS = 10_000
 #: Samples of each client, and power iterations, with which L is estimated: its order of magnitude is enough.
 SMOOTHNESS_SAMPLES, SMOOTHNESS_ITERATIONS = 128, 15
 
+#: The default number of seeds of a candidate is between these.
+FEWEST_SEEDS, MOST_DEFAULT_SEEDS = 3, 5
+
 
 @config_keys()
 def tune(
     spec: ResolvedConfig,
     over: Mapping[str, Sequence[Any] | str] | None = None,
     *,
-    seeds: int = 3,
+    seeds: int | None = None,
     holdout: float = 0.1,
     callbacks: Sequence[Callback] = (),
     on_loop: Callable[[Loop], None] = lambda _: None,
@@ -48,12 +51,15 @@ def tune(
         at every combination of the others. Default: the stepsize. Keys are those of a configuration, with or
         without their section.
     seeds
-        Seeds of every candidate: the first of the run's own, and further ones if it has fewer.
+        How many seeds every candidate has: the first of the run's own, and further ones if it has fewer. Default: as
+        many as the run, but at least 3 and at most 5.
     holdout
         The share of every client's training samples that candidates are judged on.
     callbacks, on_loop
         Called at the moments of every loop, and with every loop before it runs, so that it can be asked to stop.
     """
+    own = spec.config.run.seeds
+    seeds = min(max(len(own), FEWEST_SEEDS), MOST_DEFAULT_SEEDS) if seeds is None else seeds
     if seeds < 1:
         raise ConfigError("seeds", f"{seeds} given; it must be a whole number ≥ 1")
     if spec.config.run.steps < 1:
@@ -63,7 +69,7 @@ def tune(
     if count > MOST_COMBINATIONS:
         raise ConfigError("over", f"{count} combinations given; at most {MOST_COMBINATIONS} can be tried")
     combinations = [tuple(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
-    base = with_seeds(spec, tuning_seeds(spec.config.run.seeds, seeds))
+    base = with_seeds(spec, tuning_seeds(own, seeds))
     if base.engine_settings.compile == "auto":  # many short runs with different numbers of rows do not repay it
         base = replace(base, engine_settings=replace(base.engine_settings, compile="never"))
     for others in combinations:  # refuses, before any work, what no stepsize makes possible

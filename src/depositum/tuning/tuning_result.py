@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depositum.algorithms import Algorithm
 from depositum.report.figure_file import save_figure
 from depositum.runs import ResolvedConfig
-from depositum.runs.config_keys import setting_name
+from depositum.runs.config_keys import argument_name, setting_name
 from depositum.tuning.candidate_runs import REPORTED, CandidateRuns
 from depositum.tuning.configured import settings_of, with_settings
 from depositum.tuning.judging import Outcome, choose, tied
@@ -25,7 +25,8 @@ class TuningResult:
     Attributes
     ----------
     best
-        The chosen values, by configuration key (`{"algorithm.alpha": 0.12}`).
+        The chosen values: by configuration key (`{"algorithm.alpha": 0.12}`), in Python by argument
+        (`{"alpha": 0.12}`).
     algorithm
         The method with its chosen values, as `fit` takes it.
     table
@@ -66,6 +67,21 @@ class TuningResult:
         """The choice, the margin and the cost, a line each."""
         values = ", ".join(f"{setting_name(key)} = {value!r}" for key, value in self.best.items())
         return [f"chosen: {values}", *self.reasons, f"cost: {self.cost:.1f} times the run ({len(self.seeds)} seeds)"]
+
+    def by_argument(self) -> "TuningResult":
+        """The same result for the user of a Python function, who knows settings by the names of arguments."""
+        names = {key: argument_name(key) for key in self.best}
+        return replace(
+            self,
+            best={names[key]: value for key, value in self.best.items()},
+            table=self.table.rename(columns=names),
+            stepsize=None if self.stepsize is None else names[self.stepsize],
+        )
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{key} = {value!r}" for key, value in self.best.items())
+        margin = "" if self.margin is None else f", unstable from {self.margin:.3g} times the stepsize"
+        return f"TuningResult({values}{margin}, cost {self.cost:.1f} runs)"
 
     def figure(self, path: str | Path) -> None:
         """Draw the losses of the candidates against what was varied."""
