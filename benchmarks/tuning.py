@@ -37,6 +37,8 @@ METHODS = ("depositum", "d-psgd", "gut", "fedavg", "deepstorm")
 SEEDS = [0, 1, 2, 3, 4]
 GRID, RATIO = 20, 1.2
 TOLERANCE = 0.02
+#: The commit to record, if it was given.
+COMMIT = ""
 
 
 class TabularNet(nn.Module):
@@ -181,6 +183,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
 
 
 def _commit() -> str:
+    if COMMIT:
+        return COMMIT
     folder = Path(__file__).resolve().parent
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
@@ -198,7 +202,10 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("tuning.json"))
+    parser.add_argument("--commit", help="The commit to record, where the checkout has no history (default: HEAD).")
     arguments = parser.parse_args()
+    global COMMIT
+    COMMIT = arguments.commit or ""
     results = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     for case in arguments.cases.split(","):
         for method in arguments.methods.split(","):

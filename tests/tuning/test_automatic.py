@@ -164,7 +164,7 @@ def small_fit(**settings: Any) -> dp.FitResult:
 def test_fit_with_auto_trains_with_the_chosen_stepsize(tmp_path: Path, no_search: Any) -> None:
     result = small_fit(algorithm=dp.Depositum(alpha="auto"), out=tmp_path / "out")
     assert result.tuning is not None
-    alpha = result.tuning.best["algorithm.alpha"]
+    alpha = result.tuning.best["alpha"]
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["algorithm"]["alpha"] == alpha
     same = small_fit(algorithm=dp.Depositum(alpha=alpha))
     assert torch.equal(result.state["x"], same.state["x"])
@@ -183,4 +183,4 @@ def test_what_tune_has_found_is_used_by_fit(tmp_path: Path, no_search: Any) -> N
     assert result.tuning is None
     result = small_fit(algorithm=dp.Depositum(alpha="auto"), out=tmp_path / "out")
     stored = tomllib.loads((tmp_path / "out" / "config.toml").read_text())
-    assert stored["algorithm"]["alpha"] == found.best["algorithm.alpha"]
+    assert stored["algorithm"]["alpha"] == found.best["alpha"]

@@ -37,7 +37,7 @@ def test_the_stable_stepsizes_of_a_quadratic_are_found() -> None:
     clients = [(part, 3.0 * part + 0.1 * torch.randn(80, 1, generator=generator)) for part in x]
     model = torch.nn.Linear(1, 1, bias=False)
     found = dp.tune(model, clients, algorithm="fedavg", batch_size="full", loss="mse", **{**QUICK, "steps": 64})
-    alpha = found.best["algorithm.alpha"]
+    alpha = found.best["alpha"]
     assert alpha * 1.25 < 2 / 4
     assert found.margin is not None
     assert alpha * found.margin >= 2 / 4
@@ -191,7 +191,7 @@ WRONG = [
     ({"over": {}}, "over: nothing given"),
     ({"holdout": 1.5}, "holdout: 1.5 given; it must be a number between 0 and 1"),
     ({"holdout": "x"}, "holdout: 'x' given"),
-    ({"seeds_per_candidate": 0}, "seeds_per_candidate: 0 given; it must be a whole number ≥ 1"),
+    ({"seeds_per_candidate": 0}, "seeds_per_candidate: 0 given; it must be a whole number from 1 to 1000"),
     ({"steps": 0}, "steps: 0 given"),
     ({"stpes": 3}, "stpes: is not an argument of tune.*did you mean 'steps'"),
     ({"callbacks": []}, "callbacks: is not an argument of tune; it concerns the run alone"),

@@ -23,7 +23,7 @@ FLAT = 0.005
 
 #: The parabola goes through at least so many stepsizes, up to this factor from the best one, whose objectives are at
 #: most this factor above the best: beyond, the edge of stability bends the curve.
-SMOOTHED_POINTS, SMOOTHED_RATIO, SMOOTHED_EXCESS = 5, 2.2, 1.25
+SMOOTHED_POINTS, SMOOTHED_RATIO, SMOOTHED_EXCESS = 5, 3.0, 1.25
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ def choose_smoothed(outcomes: Sequence[Outcome]) -> Outcome | None:
     """As `choose`, by the minimum of a parabola through the objectives around the best, where that is within noise.
 
     The final losses of neighbouring stepsizes can differ by chance more than by the stepsize. The parabola, of log φ in
-    log α, averages over all of them. The candidate nearest to its minimum is taken if it is not worse than the best by
-    more than the standard error of their difference, which is paired by seed.
+    log α, averages over all of them, those with a smaller spread over seeds counting more. The candidate nearest to its
+    minimum is taken if it is not worse than the best by more than the standard error of their difference, which is
+    paired by seed.
     """
     best = choose(outcomes)
     if best is None or best.step is None or not best.mean_objective > 0:
@@ -155,7 +156,9 @@ def choose_smoothed(outcomes: Sequence[Outcome]) -> Outcome | None:
     ]
     if len(near) < SMOOTHED_POINTS:
         return best
-    curvature, slope, _ = np.polyfit([z for z, _ in near], [math.log(o.mean_objective) for _, o in near], 2)
+    weights = [1 / (_spread(o.objective) / o.mean_objective + 2 * FLAT) for _, o in near]
+    logs = [math.log(o.mean_objective) for _, o in near]
+    curvature, slope, _ = np.polyfit([z for z, _ in near], logs, 2, w=weights)
     if curvature <= 0:
         return best
     allowed = eligible(outcomes)
@@ -166,9 +169,12 @@ def choose_smoothed(outcomes: Sequence[Outcome]) -> Outcome | None:
 def _within_noise(outcome: Outcome, best: Outcome) -> bool:
     """Whether an objective exceeds the best one by no more than the standard error of the difference."""
     excess = [one - other for one, other in zip(outcome.objective, best.objective, strict=True)]
-    if len(excess) < 2:
-        return False
-    return sum(excess) / len(excess) <= stdev(excess) / math.sqrt(len(excess))
+    return len(excess) > 1 and sum(excess) / len(excess) <= _spread(excess)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard error of the mean of some values."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def eligible(outcomes: Sequence[Outcome], safety: float = SAFETY) -> list[Outcome]:
