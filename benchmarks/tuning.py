@@ -6,7 +6,8 @@ For every case and method the stepsize is tuned as `depositum run` does with `al
 trained on all its training data with five seeds. The final training loss, the mean over seeds of f at the averaged
 model, is compared with the best of a fine grid: 20 stepsizes with a common ratio of 1.2 around the tuned one, trained
 in the same way, of which those with a seed that diverged are out. A grid whose best point is its first or last is
-moved there and run again, so that it contains the optimum.
+moved there and run again, so that it contains the optimum. The column ± is the standard error of the excess over the
+seeds: of the difference between the losses with the tuned stepsize and with the grid's best, seed by seed.
 
 Results are added to FILE (default `tuning.json`), from which the table is printed: a case that is already there from
 the same commit is not run again. A9A and MNIST are read from `DEPOSITUM_DATA`.
@@ -103,12 +104,14 @@ class FullRuns:
 
     def __init__(self, spec: ResolvedConfig, problem: Problem) -> None:
         self.steps = spec.config.run.steps
+        self.by_seed: dict[float, list[float]] = {}
         spec = replace(spec, engine_settings=replace(spec.engine_settings, compile="never"))
         self._runs = CandidateRuns(problem, lambda one: with_settings(spec, settings_of(one, spec.algorithm)))
 
     def final_losses(self, stepsizes: list[float]) -> dict[float, float]:
         """The mean final training loss of each stepsize; infinite where a seed diverged."""
         outcomes = self._runs.run([Candidate((), step) for step in stepsizes], self.steps)
+        self.by_seed |= {step: list(outcome.objective) for step, outcome in zip(stepsizes, outcomes, strict=True)}
         return {step: _mean_loss(outcome) for step, outcome in zip(stepsizes, outcomes, strict=True)}
 
 
@@ -144,6 +147,7 @@ def measure(case: str, method: str, device: str) -> dict[str, Any]:
         run_seconds = time.perf_counter() - began
         grid = fine_grid(runs, alpha)
     best = min(grid, key=grid.__getitem__)
+    difference = np.subtract(runs.by_seed[alpha], runs.by_seed[best])
     return {
         "case": case,
         "method": method,
@@ -152,6 +156,7 @@ def measure(case: str, method: str, device: str) -> dict[str, Any]:
         "loss": loss,
         "best_alpha": best,
         "best_loss": grid[best],
+        "noise": float(np.std(difference, ddof=1) / math.sqrt(len(SEEDS))),
         "margin": tuned.margin,
         "stable_up_to": tuned.stable_up_to,
         "cost": tuned.cost,
@@ -165,8 +170,10 @@ def measure(case: str, method: str, device: str) -> dict[str, Any]:
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """The results as Markdown, and how many are within the tolerance."""
-    print("| case | method | steps | α auto | loss | best α of the grid | its loss | excess | unstable from | cost |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| case | method | steps | α auto | loss | best α of the grid | its loss | excess | ± | unstable from | cost |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     good = 0
     for r in results:
         excess = r["loss"] / r["best_loss"] - 1
@@ -174,7 +181,7 @@ def print_table(results: list[dict[str, Any]]) -> None:
         margin = f"{r['margin']:.2f} α" if r["margin"] else f"> {r['stable_up_to']:.2f} α"
         print(
             f"| {r['case']} | {r['method']} | {r['steps']} | {r['alpha']:.4g} | {r['loss']:.4f} "
-            f"| {r['best_alpha']:.4g} | {r['best_loss']:.4f} | {excess:+.1%} | {margin} | {r['cost']:.1f} runs |"
+            f"| {r['best_alpha']:.4g} | {r['best_loss']:.4f} | {excess:+.1%} | {r['noise'] / r['best_loss']:.1%} | {margin} | {r['cost']:.1f} runs |"
         )
     finite = sum(math.isfinite(r["loss"]) for r in results)
     print(f"\n{good} of {len(results)} within {TOLERANCE:.0%}; {len(results) - finite} diverged.")
