@@ -178,10 +178,12 @@ def print_table(results: list[dict[str, Any]]) -> None:
     for r in results:
         excess = r["loss"] / r["best_loss"] - 1
         good += excess <= TOLERANCE
+        noise = r["noise"] / r["best_loss"]
         margin = f"{r['margin']:.2f} α" if r["margin"] else f"> {r['stable_up_to']:.2f} α"
         print(
             f"| {r['case']} | {r['method']} | {r['steps']} | {r['alpha']:.4g} | {r['loss']:.4f} "
-            f"| {r['best_alpha']:.4g} | {r['best_loss']:.4f} | {excess:+.1%} | {r['noise'] / r['best_loss']:.1%} | {margin} | {r['cost']:.1f} runs |"
+            f"| {r['best_alpha']:.4g} | {r['best_loss']:.4f} | {excess:+.1%} | {noise:.1%} | {margin} "
+            f"| {r['cost']:.1f} runs |"
         )
     finite = sum(math.isfinite(r["loss"]) for r in results)
     print(f"\n{good} of {len(results)} within {TOLERANCE:.0%}; {len(results) - finite} diverged.")
