@@ -116,7 +116,7 @@ def test_beta_against_sparsity_from_the_command_line(config: Path) -> None:
     done = cli("tune", config, "--over", "problem.beta=0.0,0.01,0.1", "--over", "alpha=0.1,0.3", "--seeds", 2)
     assert done.code == 0, done.err
     assert "sparsity" in done.out
-    assert "the sparsest model whose held-out loss is within one standard error" in done.out
+    assert "the sparsest model whose held-out loss is within one standard deviation" in done.out
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,12 @@ def test_other_hyperparameters_are_varied_with_a_stepsize_of_their_own() -> None
     assert found.algorithm.alpha == found.best["algorithm.alpha"]
 
 
-def test_of_several_beta_the_sparsest_within_one_standard_error_is_chosen() -> None:
+def test_of_several_beta_the_sparsest_within_one_deviation_is_chosen() -> None:
     """The lowest held-out loss alone would always prefer β = 0; β = 100 removes everything."""
     found = tune(spec(beta=1e-3), {"beta": [0.0, 0.02, 100.0], "alpha": [0.3]}, seeds=3)
     table = found.table.set_index("problem.beta")
     best = table["held_out"].min()
-    limit = best + table.loc[table["held_out"].idxmin(), "standard_error"]
+    limit = best + table.loc[table["held_out"].idxmin(), "deviation"]
     tied = table[table["held_out"] <= limit]
     assert table.loc[found.best["problem.beta"], "sparsity"] == tied["sparsity"].max()
     assert table.loc[100.0, "sparsity"] == 1

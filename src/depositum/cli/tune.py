@@ -21,7 +21,7 @@ from depositum.tuning import AUTO, TuningResult, automatic, tune, write_result
 COLUMNS = {
     "iterations": FORMATS["iteration"],
     "held_out": MeasureFormat("held-out loss", FORMATS["test_loss"].form),
-    "standard_error": MeasureFormat("± se", "{:.2g}"),
+    "deviation": MeasureFormat("± sd", "{:.2g}"),
     "objective": MeasureFormat("φ on training", FORMATS["phi"].form),
     "test_accuracy": MeasureFormat("held-out accuracy %", FORMATS["test_accuracy"].form),
     "sparsity": FORMATS["sparsity"],
@@ -55,9 +55,9 @@ def command(
 
     The stepsize is searched for around 1/L, at every combination of the values of --over, unless it is among them. The
     candidates run side by side, with several seeds, on the clients' training data without a held-out part of each;
-    the better half continues up to the length of the run. Of those whose held-out loss is within one standard error of
-    the best, the one with the lowest training objective is chosen (of several values of β, the sparsest model); one
-    that is close to a diverging one is not. With algorithm.alpha = "auto", `depositum run` does this first.
+    the better half continues up to the length of the run. Of those whose held-out loss is within one standard
+    deviation of the best, the one with the lowest training objective is chosen (of several values of β, the sparsest
+    model); one that is close to a diverging one is not. With algorithm.alpha = "auto", `depositum run` does this first.
     """
     spec = load(config, overrides or [])
     grids = dict(map(_parse, over or []))

@@ -60,10 +60,10 @@ class Tuning(_Part):
     """Hyper-parameters chosen from a grid, once for each combination of the `per` axes, for the cells of `where`.
 
     The grid is run on the cell that `cell` names, with `seeds`, and with the share `holdout` of the training data held
-    out. Of the points whose measure `by`, evaluated on the held-out data, ends within one standard error of the lowest,
-    the one with the lowest training objective is chosen, unless the next larger stepsize is unstable. The worst seed
-    counts and, with several cells (lists of labels), the worst cell. Text datasets have a validation part, and can be
-    evaluated on that `part`.
+    out. Of the points whose measure `by`, evaluated on the held-out data, ends within one standard deviation of the
+    lowest, the one with the lowest training objective is chosen, unless the next larger stepsize is unstable. The worst
+    seed counts and, with several cells (lists of labels), the worst cell. Text datasets have a validation part, and can
+    be evaluated on that `part`.
     """
 
     where: Where

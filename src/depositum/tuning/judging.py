@@ -2,9 +2,9 @@
 
 Stability comes first: a candidate is out if one of its seeds diverged or ended worse than it began, and a stepsize is
 out if one that is only slightly larger is unstable (`too_close`). Of the others, those whose held-out loss is within
-one standard error of the best are tied, and of these the one with the lowest training objective is taken; of several
-with practically the same objective, the one with the smallest stepsize. Stability and the held-out loss are those of
-the worst seed, the training objective is the mean over seeds, which is less noisy than that of one of them.
+one standard deviation of the best are tied, and of these the one with the lowest training objective is taken; of
+several with practically the same objective, the one with the smallest stepsize. Stability and the held-out loss are
+those of the worst seed, the training objective is the mean over seeds, which is less noisy than that of one of them.
 """
 
 import math
@@ -13,17 +13,11 @@ from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
 
-import numpy as np
-
 #: How far, as a factor, the chosen stepsize is from every stepsize that was seen to be unstable.
 SAFETY = 1.25
 
 #: Training objectives that differ by less than this share of them, and of what they have decreased, are equal.
 FLAT = 0.005
-
-#: The parabola goes through at least so many stepsizes, up to this factor from the best one, whose objectives are at
-#: most this factor above the best: beyond, the edge of stability bends the curve.
-SMOOTHED_POINTS, SMOOTHED_RATIO, SMOOTHED_EXCESS = 5, 3.0, 1.25
 
 
 @dataclass(frozen=True)
@@ -106,11 +100,11 @@ class Outcome:
         return FLAT * max(0.0, min(abs(self.mean_objective), decrease))
 
     @property
-    def standard_error(self) -> float:
-        """Of the mean held-out loss over seeds."""
+    def deviation(self) -> float:
+        """The standard deviation of the held-out loss over seeds: the worst is the value of one seed."""
         if len(self.held_out) < 2 or any(self.diverged):
             return 0.0
-        return stdev(self.held_out) / math.sqrt(len(self.held_out))
+        return stdev(self.held_out)
 
 
 def choose(outcomes: Sequence[Outcome], safety: float = SAFETY, cautious: bool = True) -> Outcome | None:
@@ -134,49 +128,6 @@ def choose(outcomes: Sequence[Outcome], safety: float = SAFETY, cautious: bool =
     return min(equal, key=lambda outcome: (outcome.step or 0.0, outcome.mean_objective))
 
 
-def choose_smoothed(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """As `choose`, by the minimum of a parabola through the objectives around the best, where that is within noise.
-
-    The final losses of neighbouring stepsizes can differ by chance more than by the stepsize. The parabola, of log φ in
-    log α, averages over all of them, those with a smaller spread over seeds counting more. The candidate nearest to its
-    minimum is taken if it is not worse than the best by more than the standard error of their difference, which is
-    paired by seed.
-    """
-    best = choose(outcomes)
-    if best is None or best.step is None or not best.mean_objective > 0:
-        return best
-    reach, limit = math.log(SMOOTHED_RATIO), SMOOTHED_EXCESS * best.mean_objective
-    near = [
-        (math.log(o.step / best.step), o)
-        for o in outcomes
-        if o.step is not None
-        and o.candidate.others == best.candidate.others
-        and o.mean_objective <= limit
-        and abs(math.log(o.step / best.step)) <= reach
-    ]
-    if len(near) < SMOOTHED_POINTS:
-        return best
-    weights = [1 / (_spread(o.objective) / o.mean_objective + 2 * FLAT) for _, o in near]
-    logs = [math.log(o.mean_objective) for _, o in near]
-    curvature, slope, _ = np.polyfit([z for z, _ in near], logs, 2, w=weights)
-    if curvature <= 0:
-        return best
-    allowed = eligible(outcomes)
-    found = min((pair for pair in near if pair[1] in allowed), key=lambda pair: abs(pair[0] + slope / (2 * curvature)))
-    return found[1] if _within_noise(found[1], best) else best
-
-
-def _within_noise(outcome: Outcome, best: Outcome) -> bool:
-    """Whether an objective exceeds the best one by no more than the standard error of the difference."""
-    excess = [one - other for one, other in zip(outcome.objective, best.objective, strict=True)]
-    return len(excess) > 1 and sum(excess) / len(excess) <= _spread(excess)
-
-
-def _spread(values: Sequence[float]) -> float:
-    """The standard error of the mean of some values."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
 def eligible(outcomes: Sequence[Outcome], safety: float = SAFETY) -> list[Outcome]:
     """The candidates that are stable, not too close to an unstable one if possible, and tied in held-out loss."""
     stable = [outcome for outcome in outcomes if outcome.stable]
@@ -185,10 +136,10 @@ def eligible(outcomes: Sequence[Outcome], safety: float = SAFETY) -> list[Outcom
 
 
 def tied(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The candidates whose held-out loss is within one standard error, or a negligible difference, of the best."""
+    """The candidates whose held-out loss is within one standard deviation, or a negligible difference, of the best."""
     best = min(outcomes, key=lambda outcome: outcome.worst_held_out)
-    # Where the held-out samples are few and all predicted well, the standard error is as good as zero.
-    limit = best.worst_held_out + max(best.standard_error, best.negligible if math.isfinite(best.negligible) else 0.0)
+    # Where the held-out samples are few and all predicted well, the deviation is as good as zero.
+    limit = best.worst_held_out + max(best.deviation, best.negligible if math.isfinite(best.negligible) else 0.0)
     return [outcome for outcome in outcomes if outcome.worst_held_out <= limit]
 
 

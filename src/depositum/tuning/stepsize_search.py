@@ -8,8 +8,7 @@ for each value of another hyper-parameter) can advance in step, their candidates
 2. The better half, and the neighbours of the best, continue to a quarter, a half and the full length: the best
    stepsize depends on the length of the run, so that the last decision is made at full length.
 3. The interval around the best is halved, on a logarithmic scale, until the neighbours are about as good.
-4. The choice is smoothed over the stepsizes around it, and confirmed by a slightly larger stepsize, which must be
-   stable as well.
+4. The choice is confirmed by a slightly larger stepsize, which must be stable as well.
 
 At no length is a candidate at the edge of what was tried taken for the best.
 """
@@ -18,7 +17,7 @@ import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, choose_smoothed, neighbour
+from depositum.tuning.judging import SAFETY, Candidate, Outcome, choose, neighbour
 
 #: Ratio of neighbours in the first grid, and its number of points.
 COARSE, POINTS = math.sqrt(10), 7
@@ -141,7 +140,7 @@ class _Bracket:
         while True:
             known = self.at(until)
             # A smaller stepsize that is as good is taken, but not the smallest: a still smaller one might be better.
-            best = choose_smoothed(known[1:] or known)
+            best = choose(known[1:] or known)
             assert best is not None
             assert best.step is not None
             probe = SAFETY * best.step

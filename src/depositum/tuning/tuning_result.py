@@ -172,11 +172,13 @@ def _best(chosen: Sequence[Outcome]) -> Outcome:
 
 def _reasons(best: Outcome, chosen: Sequence[Outcome], runs: CandidateRuns) -> list[str]:
     lines = [
-        f"held-out loss {best.worst_held_out:.4g} ± {best.standard_error:.2g}, training objective "
+        f"held-out loss {best.worst_held_out:.4g} ± {best.deviation:.2g}, training objective "
         f"{best.worst_objective:.4g} (the worst of {len(runs.seeds)} seeds)"
     ]
     if len({dict(outcome.candidate.others).get("problem.beta") for outcome in chosen}) > 1:
-        lines.append("problem.beta: the sparsest model whose held-out loss is within one standard error of the best")
+        lines.append(
+            "problem.beta: the sparsest model whose held-out loss is within one standard deviation of the best"
+        )
     if runs.impossible:
         lines.append(f"{len(runs.impossible)} candidates left out: {next(iter(runs.impossible.values()))}")
     return lines
@@ -193,7 +195,7 @@ def _table(runs: CandidateRuns, chosen: Sequence[Outcome], best: Outcome, spec: 
                 **settings_of(outcome.candidate, spec.algorithm),
                 "iterations": outcome.iterations,
                 "held_out": max(outcome.held_out) if not any(outcome.diverged) else math.nan,
-                "standard_error": outcome.standard_error,
+                "deviation": outcome.deviation,
                 "objective": max(outcome.objective) if not any(outcome.diverged) else math.nan,
                 **{name: outcome.measures.get(name, math.nan) for name in REPORTED},
                 "stable": outcome.stable,
