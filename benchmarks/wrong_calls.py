@@ -968,7 +968,7 @@ TUNE_FAULTS: dict[str, list[Fault]] = {
 _DATA = {"model", "clients", "by", "target", "test", "loss", "metrics", "batch_size"}
 _METHOD = {"algorithm", "period", "network", "channel", "regularizer", "beta"}
 RELATED: dict[str, set[str]] = {
-    **dict.fromkeys(_DATA, _DATA | {"network", "out", "callbacks", "regularizer"}),
+    **dict.fromkeys(_DATA, _DATA | {"network", "out", "callbacks", "regularizer", "dtype"}),
     **dict.fromkeys(_METHOD, _METHOD | {"out", "metrics"}),
     "seed": {"seeds", "out"},
     "seeds": {"seed", "out"},
