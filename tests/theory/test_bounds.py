@@ -63,7 +63,8 @@ def test_bound_is_theorem_1_at_the_best_lam(s: Setting, fraction: float) -> None
     for lam in lam_grid(s)[::20]:
         d1, d2 = exact_margins(s, lam)
         if d1 > 0 and d1 * d2 > 8 * s.period**2 * (s.alpha * s.L) ** 2:
-            assert found.total <= float(sum(exact_terms(s, lam))) * (1 + 1e-9)
+            # Numbers below 1e-300 have fewer digits than others.
+            assert found.total <= float(sum(exact_terms(s, lam))) * (1 + 1e-9) + 1e-300
 
 
 def test_without_noise_the_rate_is_one_over_t() -> None:

@@ -57,6 +57,8 @@ def run_experiment(plan: Plan, store: Path, observer: SweepObserver) -> Results:
         if finished is None:
             continue  # a task of cells that are not selected
         task.decide(finished)
+        if task.ended_worse:
+            observer.message(f"{experiment.id}: {task.name}: ends worse than it began at every point of its grid")
         for key in task.edges if task in needed else []:
             value = task.points[task.best].settings[key]
             observer.message(f"{experiment.id}: {task.name}: {key} = {value} is at the edge of its grid")

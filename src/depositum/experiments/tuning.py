@@ -41,6 +41,8 @@ class TuningTask:
     #: The index of the chosen point, once `values` are known.
     best: int = 0
     seconds: float = 0.0
+    #: Whether every point ended worse than it began, so that the choice means little.
+    ended_worse: bool = False
 
     @property
     def name(self) -> str:
@@ -63,10 +65,11 @@ class TuningTask:
         outcomes = [_outcome(point, cells, self.tuning.by) for point, cells in zip(self.points, finished, strict=True)]
         chosen = choose(outcomes, safety=math.inf)
         if chosen is None:
-            raise ConfigError(
-                f"tune: {self.name}",
-                "diverges, or ends worse than it began, at every point of its grid; choose smaller stepsizes",
-            )
+            finite = [outcome for outcome in outcomes if not any(outcome.diverged)]
+            if not finite:
+                raise ConfigError(f"tune: {self.name}", "diverges at every point of its grid; choose smaller stepsizes")
+            self.ended_worse = True  # a run of few steps may not get below its start at any stepsize
+            chosen = min(finite, key=lambda outcome: max(outcome.held_out))
         self.values = [outcome.worst_held_out for outcome in outcomes]
         self.best = outcomes.index(chosen)
         self.seconds = sum({cell.folder: cell.seconds for cells in finished for cell in cells}.values())

@@ -329,6 +329,7 @@ class _Executor:
             events.write(run.folder, history)
             if run.folder is not None and (t < steps or self.keep_end):
                 clients = range(problem.n)
+                run.folder.write_clients(events.clients)
                 write_models(run.folder, snapshot, problem, SINGLE_PROCESS, steps, clients)
                 checkpoint.write(run.folder.path / checkpoint.CURRENT, snapshot)
         self._stopped |= stopped
@@ -397,7 +398,6 @@ class _Events(Callback):
         if folder is not None:
             folder.append_history(records)
             folder.append_trace(sorted(self.errors, key=lambda error: error[1]))
-            folder.write_clients(self.clients)
         _extended(history, records)
 
 
