@@ -49,9 +49,12 @@ def problem(model: nn.Module | None = None, **changes: Any) -> Problem:
 def refusals(*own: Callable[[], Problem]) -> list[str]:
     """The error of each rank, whose problems these are."""
 
+    # Not in the threads: they would draw initial parameters from one generator at the same time.
+    problems = [make() for make in own]
+
     def one(communicator: ThreadCommunicator) -> str:
         try:
-            check_consistency(communicator, own[communicator.rank](), None)
+            check_consistency(communicator, problems[communicator.rank], None)
         except (ConfigError, GroupError) as error:
             return str(error)
         return ""
