@@ -25,6 +25,7 @@ ORDER = (
     "engines",
     "theory",
     "runs",
+    "federation",
     "report",
     "tuning",
     "experiments",
