@@ -14,6 +14,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from depositum.provenance import describe_versions
+
 REPLAYS = 20
 
 
@@ -51,7 +53,7 @@ def main() -> None:
         parser.error("needs a GPU")
     for case in cases:
         name, n, seeds = case.split(":")
-        print(f"{case}, {torch.cuda.get_device_name()}, torch {torch.__version__}")
+        print(f"{case}, {torch.cuda.get_device_name()} ({describe_versions()})")
         found = kernels(name, int(n), int(seeds))
         for label, microseconds in found:
             print(f"  {microseconds:8.1f} µs  {label[:100]}")

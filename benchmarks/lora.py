@@ -30,6 +30,7 @@ from depositum.language import IGNORED, LoraModel, TokenSamples
 from depositum.language.pretrained import from_pretrained
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
+from depositum.provenance import describe_versions
 from depositum.regularizers import MCP
 
 #: The shape of Qwen2.5-0.5B, and a tiny one.
@@ -174,7 +175,7 @@ def main() -> None:
     precision = options.precision or ("bf16" if device.type == "cuda" else "float32")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     sizes = f"batch {options.batch}, length {options.length}"
-    print(f"{device.type} ({name}), torch {torch.__version__}, {precision}, {sizes}")
+    print(f"{device.type} ({name}), {precision}, {sizes} ({describe_versions()})")
     with tempfile.TemporaryDirectory() as folder:
         base = options.base or random_base(Path(folder) / "base", "tiny" if options.tiny else "0.5B")
         for clients in options.clients:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from depositum.provenance import describe_versions
 from depositum.report.history_tables import final_values
 from depositum.report.progress import ProgressBar
 from depositum.runs import execute, load
@@ -61,7 +62,8 @@ def main() -> None:
             drop = 100 * (dense.to_numpy() - last["test_accuracy"].to_numpy())
             row(f"accuracy lost, points, β = {beta:g}, {momentum}", f"{drop.mean():.2f} ± {drop.std(ddof=1):.2f}",
                 f"{lost:.2f}", drop.mean() - lost, 0.4)  # fmt: skip
-    print(f"\n{time.perf_counter() - began:.0f} s in total", file=sys.stderr)
+    print(f"\n{describe_versions()}")
+    print(f"{time.perf_counter() - began:.0f} s in total", file=sys.stderr)
 
 
 def row(setting: str, ours: str, paper: str, difference: float, allowed: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from depositum import theory
 from depositum.cli.theory import measure
+from depositum.provenance import describe_versions
 from depositum.runs import execute_all, load
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -42,6 +43,7 @@ def main() -> None:
         ]
         product = theory.largest_alpha(setting).alpha * setting.L
         print(f"| {name} | {setting.L:.2f} | {product:.2g} | " + " | ".join(values) + " |", flush=True)
+    print(f"\n{describe_versions()}")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import argparse
 import json
 import multiprocessing as mp
 import os
-import platform
 import socket
 import statistics
 import time
@@ -43,6 +42,7 @@ from depositum.layout import Layout
 from depositum.metrics import cheap
 from depositum.models import build
 from depositum.problem import Problem, Trial, as_loss
+from depositum.provenance import describe_device, describe_versions
 from depositum.runs import build_engine, load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist-sparsity.toml"
@@ -273,7 +273,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     parts = options.parts.split(",")
-    results: dict[str, Any] = {"machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}"}
+    results: dict[str, Any] = {"machine": f"{describe_device('cpu')} ({describe_versions()})"}
     print(results["machine"], "\n")
     if "exchange" in parts:
         results["exchange"] = [exchanged(size, d) for size in (2, 4) for d in LENGTHS]

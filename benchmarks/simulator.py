@@ -36,6 +36,7 @@ from depositum.engines import EngineSettings, Simulator
 from depositum.layout import Layout
 from depositum.problem import Problem, Trial, as_loss
 from depositum.problem.precision import forward_backward
+from depositum.provenance import describe_versions
 
 #: Input shape, classes, and number of samples of each model.
 DATA = {
@@ -324,7 +325,7 @@ def figure(cases: list[dict[str, Any]], out: Path) -> None:
 
 def machine() -> str:
     name = torch.cuda.get_device_name() if GPU else f"{torch.get_num_threads()} CPU threads, {platform.machine()}"
-    return f"{name}, torch {torch.__version__}, {PRECISION}"
+    return f"{name}, {PRECISION} ({describe_versions()})"
 
 
 def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from depositum.algorithms import ALGORITHMS
 from depositum.errors import DepositumError
+from depositum.provenance import describe_versions
 from depositum.runs import execute, load
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "methods.toml"
@@ -38,6 +39,7 @@ def final_loss(method: str, key: str, value: float, out: Path) -> float:
 
 
 def main() -> None:
+    print(f"# {describe_versions()}\n")
     with tempfile.TemporaryDirectory() as folder:
         for method in ALGORITHMS:
             key, grid = KEYS.get(method, ("alpha", GRID))

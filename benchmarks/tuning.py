@@ -16,8 +16,6 @@ the same commit is not run again. A9A and MNIST are read from `DEPOSITUM_DATA`.
 import argparse
 import json
 import math
-import platform
-import subprocess
 import tempfile
 import time
 from dataclasses import replace
@@ -29,6 +27,7 @@ import torch
 from torch import nn
 
 from depositum.problem import Problem
+from depositum.provenance import commit, describe_device
 from depositum.runs import ResolvedConfig, build_problem, from_table
 from depositum.tuning import Candidate, Outcome, tune
 from depositum.tuning.candidate_runs import CandidateRuns
@@ -38,8 +37,8 @@ METHODS = ("depositum", "d-psgd", "gut", "fedavg", "deepstorm")
 SEEDS = [0, 1, 2, 3, 4]
 GRID, RATIO = 20, 1.2
 TOLERANCE = 0.02
-#: The commit to record, if it was given.
-COMMIT = ""
+#: In a copy of the checkout without its history, the environment variable DEPOSITUM_COMMIT names it.
+COMMIT = commit() or "unknown"
 
 
 class TabularNet(nn.Module):
@@ -163,7 +162,7 @@ def measure(case: str, method: str, device: str) -> dict[str, Any]:
         "tuning_seconds": seconds,
         "run_seconds": run_seconds,
         "grid": {f"{step:.4g}": value for step, value in grid.items()},
-        "commit": _commit(),
+        "commit": COMMIT,
         "machine": _machine(device),
     }
 
@@ -191,18 +190,8 @@ def print_table(results: list[dict[str, Any]]) -> None:
         print(machine)
 
 
-def _commit() -> str:
-    if COMMIT:
-        return COMMIT
-    folder = Path(__file__).resolve().parent
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def _machine(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{describe_device(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 def main() -> None:
@@ -211,14 +200,11 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("tuning.json"))
-    parser.add_argument("--commit", help="The commit to record, where the checkout has no history (default: HEAD).")
     arguments = parser.parse_args()
-    global COMMIT
-    COMMIT = arguments.commit or ""
     results = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
     for case in arguments.cases.split(","):
         for method in arguments.methods.split(","):
-            if any((r["case"], r["method"], r["commit"]) == (case, method, _commit()) for r in results):
+            if any((r["case"], r["method"], r["commit"]) == (case, method, COMMIT) for r in results):
                 continue
             result = measure(case, method, arguments.device)
             print(

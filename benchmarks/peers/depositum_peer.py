@@ -6,11 +6,11 @@ import torch
 from timed_settings import BATCH_SIZE, PERIOD, STEP_SIZE, Clock, Setting, main
 from torch_model import client_tensors, model_of
 
-import depositum
 from depositum.algorithms import Depositum
 from depositum.engines import EngineSettings, Simulator
 from depositum.networks import ring
 from depositum.problem import from_client_data
+from depositum.provenance import describe_versions
 
 #: Compiled, as in a long run, unless a test sets this variable.
 COMPILE = os.environ.get("DEPOSITUM_PEER_COMPILE", "always")
@@ -33,7 +33,7 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
         simulator.advance(PERIOD)
         clock.tick()
     how = f"{'compiled' if COMPILE == 'always' else 'not compiled'}, {simulator.oracle.model.backend}"
-    return f"depositum {depositum.__version__}, torch {torch.__version__}, DEPOSITUM on a ring, {how}"
+    return f"{describe_versions()}, DEPOSITUM on a ring, {how}"
 
 
 if __name__ == "__main__":

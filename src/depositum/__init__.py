@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from depositum.runs.keep_best import KeepBest
     from depositum.tuning import TuningResult
 
-    __version__: str
+#: The version of the code that runs, installed or not; pyproject.toml reads it from here.
+__version__ = "0.1.0"
 
 #: The public names of each module; the imports above tell the same to type checkers.
 _NAMES = {
@@ -153,8 +154,6 @@ def __getattr__(name: str) -> Any:
     value: Any
     if name in _MODULE_OF:
         value = getattr(import_module(_MODULE_OF[name]), name)
-    elif name == "__version__":
-        value = _version()
     elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
@@ -165,15 +164,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("depositum")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+unknown"
 
 
 def _submodule(name: str) -> Any:

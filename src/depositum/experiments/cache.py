@@ -9,22 +9,19 @@ where they are given: whoever changes the default of such an argument increments
 
 import hashlib
 import json
-import os
-import platform
 import shutil
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from depositum.errors import RunError
 from depositum.metrics import PERPLEXITY
 from depositum.models import MODELS
 from depositum.problem.precision import resolve
+from depositum.provenance import describe_device, versions
 from depositum.runs.config import Config
 from depositum.runs.execution import RunResult
 from depositum.runs.folder import CONSENSUS, PERPLEXITIES, RunFolder
@@ -182,11 +179,4 @@ def describe_machine(config: Config) -> str:
     device = settings.resolve_device()
     frozen = MODELS.attribute(config.problem.model, "frozen_follows_precision", False)
     precision = resolve(settings.precision, settings.resolve_dtype(), device, frozen=frozen)
-    cpu = f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    return f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else cpu}, {precision}"
-
-
-def versions() -> dict[str, str]:
-    from depositum import __version__
-
-    return {"depositum": __version__, "torch": torch.__version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    return f"{describe_device(str(device))}, {precision}"

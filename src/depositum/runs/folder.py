@@ -1,5 +1,7 @@
 """A run's folder: `config.toml`, `history.csv`, `consensus.csv`, checkpoints and the averaged models.
 
+`environment.toml` says which versions computed which iterations, and on which device.
+
 At the end, `clients.csv` has measures of each client on its own data.
 For a language model, `perplexity.csv` has its perplexities at every evaluation: over all test tokens, and by category.
 """
@@ -28,6 +30,7 @@ from depositum.metrics import (
     user_columns,
 )
 from depositum.metrics.history import AVERAGED
+from depositum.provenance import describe_device, versions
 from depositum.runs import checkpoint, folder_lock, tensor_file
 from depositum.runs.config_file import differences, parse
 from depositum.runs.config_keys import setting_name
@@ -47,6 +50,7 @@ PART = ".part"
 HISTORY, CONSENSUS, PERPLEXITIES = "history.csv", "consensus.csv", "perplexity.csv"
 CLIENTS = "clients.csv"
 MODEL = "model.safetensors"
+ENVIRONMENT = "environment.toml"
 #: The files of a stepsize that was chosen by tuning, which is done before the run begins.
 TUNING_RESULT, TUNING_TABLE, TUNING_FIGURE = "tuning.toml", "tuning.csv", "tuning.png"
 
@@ -167,6 +171,7 @@ class RunFolder:
             spec, may_differ
         )  # a folder that did not exist could not be locked, and others may have used it since
         self.write_config(spec)
+        self._write_environment(spec, t or 0)
         if t is None and not self._state_there and (self.path / checkpoint.CURRENT).exists():
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command resumes it")
         last = -1 if t is None else t
@@ -192,6 +197,27 @@ class RunFolder:
         if traced or trace:
             self._write(CONSENSUS, _csv(TRACE, trace, header=True))
         return history
+
+    def _write_environment(self, spec: ResolvedConfig, t: int) -> None:
+        """Record what computes the iterations after t, unless it is the same as before."""
+        device = describe_device(str(spec.engine_settings.resolve_device()))
+        own = {**versions(), "device": device}
+        sessions = [session for session in self.sessions() if session["from_iteration"] < t]
+        if not sessions or sessions[-1] != {**own, "from_iteration": sessions[-1]["from_iteration"]}:
+            sessions.append({"from_iteration": t, **own})
+        self._write(ENVIRONMENT, tomli_w.dumps({"session": sessions}))
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """What computed the run's iterations: for each environment, its first iteration, versions and device.
+
+        Empty for a run of a version that did not record it, and where the file cannot be read.
+        """
+        try:
+            found = read_toml(self.path / ENVIRONMENT).get("session", [])
+        except ConfigError:
+            return []
+        listed = found if isinstance(found, list) else []
+        return [s for s in listed if isinstance(s, dict) and isinstance(s.get("from_iteration"), int)]
 
     def append_history(self, records: Sequence[dict[str, Any]]) -> None:
         """Append evaluated records; perplexities go to their own file, other unknown columns are left out."""

@@ -8,12 +8,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+import depositum
 from depositum.errors import ConfigError, GroupError, PeerLost
 
 #: Messages, uint8 `[bytes]`, by the rank that they go to or come from.
@@ -172,8 +172,4 @@ def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """What must be the same on every rank for one trajectory."""
-    try:
-        own = version("depositum")
-    except PackageNotFoundError:
-        own = "0+unknown"
-    return {"version of depositum": own, "version of torch": torch.__version__.split("+")[0]}
+    return {"version of depositum": depositum.__version__, "version of torch": torch.__version__.split("+")[0]}
