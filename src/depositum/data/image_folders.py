@@ -93,6 +93,7 @@ def _resolve_arguments(arguments: Mapping[str, Any], base: Path | None, clients:
 
 
 user_images.path_arguments = ("path", "test")  # type: ignore[attr-defined]
+user_images.one_path = True  # type: ignore[attr-defined]
 user_images.resolve_arguments = _resolve_arguments  # type: ignore[attr-defined]
 
 

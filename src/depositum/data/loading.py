@@ -74,7 +74,8 @@ def for_one_file(spec: Spec, file: str) -> str | dict[str, Any]:
     if arguments is None:
         return file
     name, (data, *others) = next(iter(spec)), _path_arguments(spec)
-    return {name: {**{k: v for k, v in arguments.items() if k not in others}, data: [file]}}
+    one_path = DATASETS.attribute(spec, "one_path", False)
+    return {name: {**{k: v for k, v in arguments.items() if k not in others}, data: file if one_path else [file]}}
 
 
 def explicit_test_file(spec: Spec) -> str | None:

@@ -96,6 +96,8 @@ class Agreement:
         What is done beyond them: `"wait"`, or `"drop"` the edge for the phases concerned.
     evaluate
         Whether members sum their measures (`"sums"`), or nothing about their data leaves them but rows (`"none"`).
+    classes
+        How many classes the members' labels have in all; by default, as many as every member finds in its own data.
     share_sample_counts, share_labels
         Whether neighbours may learn how many samples a member has, and which labels occur in them.
     revision
@@ -112,6 +114,7 @@ class Agreement:
     patience: float = math.inf
     absent: Absent = "wait"
     evaluate: Evaluate = "sums"
+    classes: int | None = None
     share_sample_counts: bool = False
     share_labels: bool = False
     revision: int = 1
@@ -198,6 +201,7 @@ class Agreement:
     def table(self) -> dict[str, Any]:
         """The agreement as plain tables, every key included."""
         own: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "config"}
+        own = {key: value for key, value in own.items() if value is not None}
         own["members"] = [{k: v for k, v in vars(member).items() if v is not None} for member in self.members]
         own["edges"] = [list(edge) for edge in self.edges]
         own["revoked"] = list(self.revoked)
@@ -256,6 +260,11 @@ class Agreement:
             value = getattr(self, key)
             if not is_integer(value) or isinstance(value, bool) or not 1 <= value < 1 << 31:
                 raise ConfigError(f"federation.{key}", f"{short_repr(value)} given; it must be a whole number ≥ 1")
+        if self.classes is not None and (
+            not is_integer(self.classes) or isinstance(self.classes, bool) or not 2 <= self.classes < 1 << 20
+        ):
+            given = f"{short_repr(self.classes)} given"
+            raise ConfigError("federation.classes", f"{given}; it must be a whole number from 2 to 2²⁰ − 1")
         if not is_number(self.patience) or isinstance(self.patience, bool) or not self.patience > 0:
             given = f"{short_repr(self.patience)} given"
             raise ConfigError("federation.patience", f"{given}; it must be a number of seconds > 0, or inf")

@@ -59,6 +59,9 @@ class ResolvedConfig:
         The problem of a run that was started from Python with the user's model and data: it takes the place of the
         dataset, the model and the loss that a configuration names. Of its trials, only the first one's start and parts
         are used; β, the weighting and the seeds are the configuration's.
+    own_file
+        Of a member of a federation: the path of its own data, in place of the `{client}` of the configuration, which
+        is the same for all members.
     """
 
     config: Config
@@ -70,6 +73,7 @@ class ResolvedConfig:
     engine_settings: EngineSettings
     metrics: MetricSettings
     given: Problem | None = None
+    own_file: str | None = None
 
     @cached_property
     def table(self) -> dict[str, Any]:
@@ -124,17 +128,20 @@ def build_method(config: Config) -> Algorithm:
 
 
 @config_keys()
-def resolve(config: Config, base: Path | None = None, held: Held | None = None) -> ResolvedConfig:
+def resolve(
+    config: Config, base: Path | None = None, held: Held | None = None, own_file: str | None = None
+) -> ResolvedConfig:
     """Check whatever can be checked before data is loaded, and build what does not need data.
 
-    `held` is for a process among many, which need not have the files of other clients.
+    `held` is for a process among many, which need not have the files of other clients; `own_file` replaces the file of
+    the only client that it holds.
     """
     base = base or Path()
     check_numbers(config)
     problem, run = config.problem, config.run
     if problem.loss is not None:
         LOSSES.parse(problem.loss, "problem.loss")
-    _check_data(config, base, held)
+    _check_data(config, base, held, own_file)
     if problem.partition is not None:
         data.PARTITIONS.parse(problem.partition, "problem.partition")
     models.check(problem.model, base)
@@ -152,7 +159,8 @@ def resolve(config: Config, base: Path | None = None, held: Held | None = None) 
             )
     channel = as_channel(config.network.channel)
     network = _build_network(config, method, base)
-    return ResolvedConfig(config, base, method, regularizer, network, channel, run.engine_settings(), metrics)
+    settings = run.engine_settings()
+    return ResolvedConfig(config, base, method, regularizer, network, channel, settings, metrics, own_file=own_file)
 
 
 def _build_metrics(config: Config, base: Path) -> MetricSettings:
@@ -215,18 +223,21 @@ def check_numbers(config: Config) -> None:
         raise ConfigError("problem.holdout", f"{problem.holdout!r} given; it must be a number in [0, 1)")
 
 
-def _check_data(config: Config, base: Path, held: Held | None) -> None:
+def _check_data(config: Config, base: Path, held: Held | None, own_file: str | None) -> None:
     problem, why = config.problem, ""
     files: list[Named] = [problem.dataset]
-    if held is not None:
+    if own_file is not None:
+        files = [data.for_one_file(problem.dataset, own_file)]
+    elif held is not None:
         clients = held(problem.clients)  # refuses numbers that processes cannot share
         pattern = data.client_pattern(problem.dataset)
         if pattern is not None:
             names = [pattern.replace(data.CLIENT_PLACEHOLDER, str(client)) for client in clients]
             files = [data.for_one_file(problem.dataset, name) for name in names]
-            share = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients[0]}–{clients[-1]}"
-            order = "torchrun numbers hosts in the text order of their addresses (.10 before .8), or by --node-rank"
-            why = f"; this process holds {share}: {order}"
+            if clients:
+                share = f"client {clients[0]}" if len(clients) == 1 else f"clients {clients[0]}–{clients[-1]}"
+                order = "torchrun numbers hosts in the text order of their addresses (.10 before .8), or by --node-rank"
+                why = f"; this process holds {share}: {order}"
     try:
         for file in files:
             data.check(file, base, problem.clients)
