@@ -1,6 +1,6 @@
 """A communicator between the threads of one process, by queues: a second transport, for tests.
 
-It implements what `Communicator` leaves to a transport, and nothing else of the package knows of it.
+It implements what `ClusterCommunicator` leaves to a transport, and nothing else of the package knows of it.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from depositum.engines.distributed import Communicator, Messages
+from depositum.engines.distributed import Check, ClusterCommunicator, Messages, Subject
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class ThreadTransfer:
             self.receive(peer)
 
 
-class ThreadCommunicator(Communicator):
+class ThreadCommunicator(ClusterCommunicator):
     """One thread's view of all threads."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
@@ -70,7 +70,14 @@ class ThreadCommunicator(Communicator):
     def exchange_values(self, value: Any, what: str, patience: float = 600.0) -> list[Any]:
         return [json.loads(text) for text in self._hub.gather(self.rank, json.dumps(value))]
 
-    def post(self, messages: Messages, buffers: Messages, tag: int) -> ThreadTransfer:
+    def post(
+        self,
+        messages: Messages,
+        buffers: Messages,
+        tag: int,
+        subject: Subject | None = None,
+        check: Check | None = None,
+    ) -> ThreadTransfer:
         for peer, message in messages.items():
             self.bytes_posted += message.numel()
             self._hub.queue(self.rank, peer, tag).put(message.clone())

@@ -18,7 +18,7 @@ from depositum import networks, regularizers
 from depositum.algorithms import ALGORITHMS, Algorithm, Depositum
 from depositum.channels import Channel, as_channel
 from depositum.engines import Callback, Engine, Loop, Snapshot, average
-from depositum.engines.distributed import Communicator, ProcessSettings, problem_from_local_clients
+from depositum.engines.distributed import ClusterCommunicator, ProcessSettings, problem_from_local_clients
 from depositum.errors import (
     ConfigError,
     DivergedError,
@@ -186,7 +186,7 @@ def fit(
 
 
 def resolve_arguments(
-    given: Mapping[str, Any], folder: Path | None, communicator: Communicator | None
+    given: Mapping[str, Any], folder: Path | None, communicator: ClusterCommunicator | None
 ) -> ResolvedConfig:
     """The configuration that the arguments of `fit` stand for, checked in full."""
     settings, beta = given["processes"] or ProcessSettings(), given["beta"]
@@ -229,7 +229,7 @@ def resolve_arguments(
     )
 
 
-def _tuned(spec: ResolvedConfig, folder: Path | None, communicator: Communicator | None, progress: bool) -> Tuned:
+def _tuned(spec: ResolvedConfig, folder: Path | None, communicator: ClusterCommunicator | None, progress: bool) -> Tuned:
     """The configuration with a stepsize in place of `"auto"`."""
     if communicator is None:
         callbacks, say = ([TuningProgress()], _print_line) if progress else ([], _ignore)
@@ -255,7 +255,7 @@ class _Trace(Callback):
 def _train(
     spec: ResolvedConfig,
     folder: Path | None,
-    communicator: Communicator | None,
+    communicator: ClusterCommunicator | None,
     callbacks: Sequence[Callback],
     progress: bool,
 ) -> tuple[FitResult, str | None]:
@@ -338,13 +338,13 @@ def _ignore(_: object) -> None:
 # From arguments to what they stand for
 
 
-def _join(timeout: float, device: str) -> Communicator:
+def _join(timeout: float, device: str) -> ClusterCommunicator:
     from depositum.engines.distributed.torch_communicator import join  # imports torch.distributed
 
     return join(timeout, device)
 
 
-def _build_problem(communicator: Communicator | None, model: nn.Module, clients: Any, **settings: Any) -> Problem:
+def _build_problem(communicator: ClusterCommunicator | None, model: nn.Module, clients: Any, **settings: Any) -> Problem:
     if communicator is None:
         return from_client_data(model, clients, **settings)
     return problem_from_local_clients(communicator, model, clients, settings)

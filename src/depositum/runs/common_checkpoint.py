@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from depositum.engines.distributed import Communicator
+from depositum.engines.distributed import ClusterCommunicator
 from depositum.errors import RunError
 from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
 
 
-def find_common_checkpoint(communicator: Communicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
+def find_common_checkpoint(communicator: ClusterCommunicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
     """The newest checkpoint that all ranks can read, of which this one reads its part; None if a run begins.
 
     A collective call. The result's `problem` reports an older checkpoint than some rank has; where no iteration is
@@ -73,7 +73,7 @@ def _try_to_read(out: Path, n: int, clients: Sequence[int], t: int) -> tuple[Lat
 
 
 def _describe_gap(
-    communicator: Communicator, iterations: Sequence[set[int]], unreadable: dict[int, str], t: int
+    communicator: ClusterCommunicator, iterations: Sequence[set[int]], unreadable: dict[int, str], t: int
 ) -> str | None:
     """Why the run resumes from an older checkpoint than some rank has, or which checkpoints are damaged."""
     if unreadable:
@@ -86,7 +86,7 @@ def _describe_gap(
     return f"{_names(communicator, lacking)} no checkpoint of iteration {newest}"
 
 
-def _describe_loss(communicator: Communicator, iterations: Sequence[set[int]], unreadable: dict[int, str]) -> str:
+def _describe_loss(communicator: ClusterCommunicator, iterations: Sequence[set[int]], unreadable: dict[int, str]) -> str:
     """Which ranks lack the checkpoint that most ranks have, and what to do."""
     counts = Counter(t for own in iterations for t in own)
     advice = "restore the files clients/N.safetensors, or choose another folder"
@@ -100,7 +100,7 @@ def _describe_loss(communicator: Communicator, iterations: Sequence[set[int]], u
     return f"{lost}; {advice}"
 
 
-def _names(communicator: Communicator, ranks: Sequence[int]) -> str:
+def _names(communicator: ClusterCommunicator, ranks: Sequence[int]) -> str:
     """At most three ranks by name, how many others, and the verb."""
     more = f" and {len(ranks) - 3} others" if len(ranks) > 3 else ""
     return f"{', '.join(communicator.names[rank] for rank in ranks[:3])}{more} {'have' if len(ranks) > 1 else 'has'}"

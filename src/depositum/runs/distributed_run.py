@@ -12,7 +12,7 @@ from typing import Any
 
 from depositum import data, models
 from depositum.engines import Callback, Engine, Loop, Snapshot
-from depositum.engines.distributed import Communicator, Placement, ProcessSettings
+from depositum.engines.distributed import ClusterCommunicator, Placement, ProcessSettings
 from depositum.engines.distributed.torch_communicator import join
 from depositum.errors import DataError, DepositumError, PeerLost
 from depositum.launch import Launch
@@ -33,7 +33,7 @@ from depositum.runs.writing import RankLog, RankWriter
 
 
 @config_keys()
-def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, ResolvedConfig]:
+def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[ClusterCommunicator, ResolvedConfig]:
     """Join the other processes, and agree with them on the configuration."""
     launch = Launch.from_environment()
     spec, mistake = None, None
@@ -54,7 +54,7 @@ def join_run(path: Path, overrides: Sequence[str] = ()) -> tuple[Communicator, R
 
 
 @config_keys()
-def check_agreement(communicator: Communicator, spec: ResolvedConfig) -> None:
+def check_agreement(communicator: ClusterCommunicator, spec: ResolvedConfig) -> None:
     """Refuse, on all ranks, configurations that differ between them; a collective call."""
     communicator.check_same(_compared(spec))
 
@@ -62,7 +62,7 @@ def check_agreement(communicator: Communicator, spec: ResolvedConfig) -> None:
 @config_keys()
 def execute_distributed(
     spec: ResolvedConfig,
-    communicator: Communicator,
+    communicator: ClusterCommunicator,
     out: Path | None,
     *,
     callbacks: Sequence[Callback] = (),
@@ -106,7 +106,7 @@ def execute_distributed(
 
 def _execute(
     spec: ResolvedConfig,
-    communicator: Communicator,
+    communicator: ClusterCommunicator,
     folder: RunFolder,
     locks: ExitStack,
     callbacks: Sequence[Callback],
@@ -162,7 +162,7 @@ def _execute(
 
 def _prepare(
     spec: ResolvedConfig,
-    communicator: Communicator,
+    communicator: ClusterCommunicator,
     folder: RunFolder,
     locks: ExitStack,
     snapshot: Snapshot | None,
@@ -227,7 +227,7 @@ def _complete_checkpoints(out: Path) -> dict[int, Path]:
     return checkpoint.by_iteration((out / checkpoint.PREVIOUS, out / checkpoint.CURRENT))
 
 
-def _leave(communicator: Communicator, result: RunResult, engine: Engine) -> RunResult:
+def _leave(communicator: ClusterCommunicator, result: RunResult, engine: Engine) -> RunResult:
     """Leave the other processes; of a finished run, rank 0 then combines the checkpoints if it has all clients'."""
     everyone, t, folder = range(engine.problem.n), result.snapshot.t, result.folder
     assert folder is not None

@@ -7,12 +7,12 @@ of the others: of the processes that see each other's, the lowest rank writes.
 
 import uuid
 
-from depositum.engines.distributed import Communicator
+from depositum.engines.distributed import ClusterCommunicator
 from depositum.errors import RunError
 from depositum.runs.folder import PART, RunFolder
 
 
-def is_writer(communicator: Communicator, folder: RunFolder) -> bool:
+def is_writer(communicator: ClusterCommunicator, folder: RunFolder) -> bool:
     """Whether this process writes the files that its folder has once; creates the folder. A collective call."""
     meeting = uuid.uuid4().hex
     known = communicator.exchange_values([meeting, communicator.first_of_host], "prepare the folder")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from depositum import data, models
 from depositum.data import Dataset, Indices, Samples, hold_out
 from depositum.engines import Engine, Simulator, make_engine
-from depositum.engines.distributed import Communicator, Placement, absent_part, restrict_data
+from depositum.engines.distributed import ClusterCommunicator, Communicator, Placement, absent_part, restrict_data
 from depositum.errors import ConfigError, DataError
 from depositum.layout import Layout
 from depositum.memory import available_memory, format_bytes
@@ -33,7 +33,7 @@ DOWNLOAD_PATIENCE = 7200.0
 
 @config_keys()
 def build_engine(
-    specs: Sequence[ResolvedConfig], backend: str = "auto", communicator: Communicator | None = None
+    specs: Sequence[ResolvedConfig], backend: str = "auto", communicator: ClusterCommunicator | None = None
 ) -> Engine:
     """The engine of a configuration, or of several side by side, ready to start.
 
@@ -252,7 +252,7 @@ def _prepared(model: nn.Module, samples: Samples) -> Samples:
 
 
 @config_keys()
-def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Problem:
+def build_local_problem(spec: ResolvedConfig, communicator: ClusterCommunicator) -> Problem:
     """The problem with the samples of this process's clients alone; a collective call."""
     section = spec.config.problem
     if spec.given is not None:  # it has no others
@@ -277,7 +277,7 @@ def build_local_problem(spec: ResolvedConfig, communicator: Communicator) -> Pro
     return problem
 
 
-def _problem_of_client_files(spec: ResolvedConfig, communicator: Communicator, held: range) -> Problem:
+def _problem_of_client_files(spec: ResolvedConfig, communicator: ClusterCommunicator, held: range) -> Problem:
     """The problem where each client has its own file: no other client's file is opened.
 
     Ranks learn of each other's data what they need to build the same model, and no more: the shape of a sample, whether
@@ -347,7 +347,7 @@ def _facts(spec: ResolvedConfig, files: Sequence[Dataset], test: Dataset | None)
     return facts
 
 
-def _check_same_data(communicator: Communicator, facts: Sequence[dict[str, Any]]) -> None:
+def _check_same_data(communicator: ClusterCommunicator, facts: Sequence[dict[str, Any]]) -> None:
     """Refuse, on this rank, data for which no model can be common with rank 0's."""
     own, first = facts[communicator.rank], facts[0]
     here, there = f"on {communicator.names[communicator.rank]}", f"on {communicator.names[0]}"
@@ -366,12 +366,12 @@ def _check_same_data(communicator: Communicator, facts: Sequence[dict[str, Any]]
             raise DataError(f"problem.dataset: samples have shape {shapes}")
 
 
-def _largest(communicator: Communicator, number: int) -> int:
+def _largest(communicator: ClusterCommunicator, number: int) -> int:
     """The largest of a number of each rank, without whose it is; a collective call."""
     return -int(communicator.minimum(torch.tensor([-int(number)])))
 
 
-def _check_all_labels(name: str, communicator: Communicator, files: Sequence[Dataset], classes: int | None) -> None:
+def _check_all_labels(name: str, communicator: ClusterCommunicator, files: Sequence[Dataset], classes: int | None) -> None:
     """Check the labels that occur in any rank's files, without learning in whose; a collective call."""
     if classes is None:
         return

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from depositum.engines import Callback, Divergence, Loop, Snapshot, average
-from depositum.engines.distributed import Communicator
+from depositum.engines.distributed import ClusterCommunicator
 from depositum.metrics import OVERALL, Reduction, client_records
 from depositum.models import ExportableModel
 from depositum.problem import Problem
@@ -101,7 +101,7 @@ class RankWriter(Callback):
         Whether this rank is the one.
     """
 
-    def __init__(self, folder: RunFolder, communicator: Communicator, clients: Sequence[int], writes: bool) -> None:
+    def __init__(self, folder: RunFolder, communicator: ClusterCommunicator, clients: Sequence[int], writes: bool) -> None:
         self.folder, self.communicator, self.clients, self.writes = folder, communicator, clients, writes
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:

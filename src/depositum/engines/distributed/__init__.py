@@ -6,16 +6,28 @@ from depositum.engines.distributed.clients import (
     problem_from_local_clients,
     restrict_data,
 )
-from depositum.engines.distributed.communicator import Communicator, Messages, Transfer
+from depositum.engines.distributed.communicator import (
+    Check,
+    ClusterCommunicator,
+    Communicator,
+    Facts,
+    Messages,
+    Subject,
+    Transfer,
+)
 from depositum.engines.distributed.consistency import check_consistency
 from depositum.engines.distributed.distributed_engine import DistributedEngine, ProcessSettings
 
 __all__ = [
+    "Check",
+    "ClusterCommunicator",
     "Communicator",
     "DistributedEngine",
+    "Facts",
     "Messages",
     "Placement",
     "ProcessSettings",
+    "Subject",
     "Transfer",
     "absent_part",
     "check_consistency",

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from depositum.data import encoding_digest
-from depositum.engines.distributed.communicator import Communicator
+from depositum.engines.distributed.communicator import ClusterCommunicator
 from depositum.errors import ConfigError
 from depositum.problem import Problem, from_client_data
 
@@ -83,7 +83,7 @@ def absent_part(size: int) -> np.ndarray:
 
 
 def problem_from_local_clients(
-    communicator: Communicator, model: nn.Module, clients: Sequence[Pair] | Pair, settings: Mapping[str, Any]
+    communicator: ClusterCommunicator, model: nn.Module, clients: Sequence[Pair] | Pair, settings: Mapping[str, Any]
 ) -> Problem:
     """The problem of all ranks' clients, with the samples of those given here; a collective call.
 

@@ -6,18 +6,37 @@ nothing above this module depends on how messages travel.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 import depositum
 from depositum.errors import ConfigError, GroupError, PeerLost
+from depositum.metrics import Reduction, Sharing
 
 #: Messages, uint8 `[bytes]`, by the rank that they go to or come from.
 Messages = dict[int, Tensor]
+
+
+#: What one process knows and others must know too: plain JSON by name.
+Facts = dict[str, Any]
+#: Refuses, by a `ConfigError`, facts of this process that differ from another's; the names of both follow.
+Comparison = Callable[[Facts, Facts, str, str], None]
+#: Raises a ValueError for a message of a rank that must not be used.
+Check = Callable[[int, Tensor], None]
+
+
+class Subject(NamedTuple):
+    """What a message is about: the communication phase, −1 outside of one, and the variable or measure."""
+
+    phase: int
+    what: str
+
+
+NO_SUBJECT = Subject(-1, "")
 
 
 class Transfer(Protocol):
@@ -35,8 +54,7 @@ class Transfer(Protocol):
 class Communicator(ABC):
     """The processes of a run, as one of them sees them; it is a `Reduction` over them too.
 
-    Every process calls the same methods in the same order. A process that dies or hangs makes the others raise
-    `PeerLost`, which names it, within `timeout` seconds.
+    Every process calls the same methods in the same order.
 
     Attributes
     ----------
@@ -48,10 +66,8 @@ class Communicator(ABC):
         Where the rows of this process live.
     wire
         Where messages are when they are sent and received.
-    first_of_host
-        Whether this is the first process of its host, which downloads data for the others.
-    timeout
-        Seconds within which a peer must answer.
+    stops_together
+        Whether processes agree to stop, or each stops on its own and the others wait until it returns.
     """
 
     rank: int
@@ -59,23 +75,25 @@ class Communicator(ABC):
     names: list[str]
     device: torch.device
     wire: torch.device
-    first_of_host: bool
-    timeout: float
-
-    # What a transport implements
+    stops_together: bool
 
     @abstractmethod
-    def exchange_values(self, value: Any, what: str, patience: float = 600.0) -> list[Any]:
-        """Send a JSON value to all ranks, and return those of all ranks, by rank.
-
-        `what` names the occasion in the error that reports who did not take part within `patience` seconds.
-        """
-
-    @abstractmethod
-    def post(self, messages: Messages, buffers: Messages, tag: int) -> Transfer:
+    def post(
+        self, messages: Messages, buffers: Messages, tag: int, subject: Subject = NO_SUBJECT, check: Check | None = None
+    ) -> Transfer:
         """Send messages to some ranks, and receive one from each of them into a buffer of its size.
 
-        `tag` numbers the exchange, the same at both ends of a link. Several exchanges can be under way.
+        Several exchanges can be under way.
+
+        Parameters
+        ----------
+        tag
+            The number of the exchange, the same at both ends of a link.
+        subject
+            What the messages are about, for a transport that keeps an account of them.
+        check
+            Raises a ValueError for a message of a rank that must not be used. A transport between parties that do not
+            trust each other refuses such a message, and waits for a better one.
         """
 
     @abstractmethod
@@ -91,6 +109,56 @@ class Communicator(ABC):
         """The tensor of rank `source`; z gives its shape, dtype and device."""
 
     @abstractmethod
+    def compare(self, what: str, facts: Callable[[], Facts], check: Comparison) -> None:
+        """Have this process's facts compared with those of others before any work; `check` refuses what differs.
+
+        `what` names the occasion in errors.
+        """
+
+    def reduction(self, sharing: Sharing) -> Reduction:
+        """What measures are summed over, given what may be sent for them."""
+        return self
+
+    def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:
+        """Take note of the clients of each rank."""
+
+    @contextmanager
+    def all_or_none(self, what: str, patience: float = 600.0) -> Iterator[None]:
+        """Do something before work that can fail; where processes start together, continue only if all succeed."""
+        yield
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.sum(torch.zeros(1))
+
+
+class ClusterCommunicator(Communicator):
+    """Processes that start together, fail together and trust each other.
+
+    A process that dies or hangs makes the others raise `PeerLost`, which names it, within `timeout` seconds.
+
+    Attributes
+    ----------
+    first_of_host
+        Whether this is the first process of its host, which downloads data for the others.
+    timeout
+        Seconds within which a peer must answer.
+    """
+
+    stops_together = True
+    first_of_host: bool
+    timeout: float
+
+    # What a transport implements
+
+    @abstractmethod
+    def exchange_values(self, value: Any, what: str, patience: float = 600.0) -> list[Any]:
+        """Send a JSON value to all ranks, and return those of all ranks, by rank.
+
+        `what` names the occasion in the error that reports who did not take part within `patience` seconds.
+        """
+
+    @abstractmethod
     def leave(self) -> None:
         """End the connection, after the last exchange, once every rank is here."""
 
@@ -98,7 +166,7 @@ class Communicator(ABC):
     def leave_reason(self, reason: str) -> None:
         """Leave word why this process is about to end, for the others to report when they miss it."""
 
-    # What every transport has
+    # What every such transport has
 
     def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:
         """From now on include the clients of each rank in its name."""
@@ -106,10 +174,6 @@ class Communicator(ABC):
             text = f"client {held[0]}" if len(held) == 1 else f"clients {held[0]}–{held[-1]}"
             head, _, tail = self.names[rank].partition("(")
             self.names[rank] = f"{head}({text}, {tail.rpartition(', ')[2]}"
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-        self.sum(torch.zeros(1))
 
     @contextmanager
     def all_or_none(self, what: str, patience: float = 600.0) -> Iterator[None]:
@@ -134,6 +198,14 @@ class Communicator(ABC):
         for rank, reason in enumerate(reasons):
             if reason:
                 raise GroupError(**reason, reporter=f"{self.names[rank]} stopped: ")
+
+    def compare(self, what: str, facts: Callable[[], Facts], check: Comparison) -> None:
+        """Refuse, on the rank concerned, facts that differ from those of rank 0; a collective call."""
+        with self.all_or_none(what):
+            own = facts()
+        first = self.exchange_values(own, what)[0]
+        with self.all_or_none(what):
+            check(json.loads(json.dumps(own)), first, self.names[self.rank], self.names[0])
 
     def check_same(self, settings: Mapping[str, Any]) -> None:
         """Refuse, on the rank concerned, settings or package versions that differ from those of rank 0.

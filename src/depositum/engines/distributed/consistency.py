@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from depositum.algorithms import Algorithm
-from depositum.engines.distributed.communicator import Communicator
+from depositum.engines.distributed.communicator import Communicator, Facts
 from depositum.engines.distributed.probe import probe, source_digest
 from depositum.errors import ConfigError
 from depositum.networks import Network
@@ -33,40 +33,50 @@ CODE = (
 def check_consistency(
     communicator: Communicator, problem: Problem, network: Network | None, algorithm: Algorithm | None = None
 ) -> None:
-    """Refuse, on the rank concerned, whatever differs from rank 0's; a collective call.
+    """Refuse, on the rank concerned, a model, a start, a network or code that differs from another rank's.
 
-    Compared are the model, its start, the network, and what model, loss and regularizer make of the same numbers.
+    Compared is what model, loss and regularizer make of the same numbers. Among the processes of a cluster, a collective
+    call.
     """
-    what = "compare model and network"
-    with communicator.all_or_none(what):
-        start = [sketch(trial.start) for trial in problem.trials]
-        frozen = _frozen_and_buffers(problem)
-        links = [] if network is None else [network.n, network.edges]
-        weights = [] if network is None else _weights(network)
-        answers = {name: None if values is None else _finite_sketch(values) for name, values in probe(problem).items()}
-        source = "" if algorithm is None else source_digest(algorithm)
-    own = [problem.layout.size, start, frozen, links, weights, answers, source]
-    size_0, start_0, frozen_0, links_0, weights_0, answers_0, source_0 = communicator.exchange_values(own, what)[0]
-    with communicator.all_or_none(what):
-        here, there = communicator.names[communicator.rank], communicator.names[0]
-        same = "it must be the same on every rank"
-        if problem.layout.size != size_0:
-            sizes = f"{problem.layout.size} parameters on {here}, but {size_0} on {there}"
-            raise ConfigError("model", f"{sizes}; {same}")
-        if not all(map(_close, start, start_0)):
-            what = f"initial parameters differ between {here} and {there}"
-            raise ConfigError("model", f"{what}; they must be the same, drawn by torch from the seed")
-        if len(frozen) != len(frozen_0) or not all(map(_close, frozen, frozen_0)):
-            raise ConfigError("model", f"frozen parameters or buffers differ between {here} and {there}; {same}")
-        if links != links_0 or not _close(weights, weights_0):
-            raise ConfigError("network", f"links or weights differ between {here} and {there}; {same}")
-        for name, key, code in CODE:
-            if not _same_answer(answers[name], answers_0[name]):
-                what = f"{name} on the same numbers differ between {here} and {there}"
-                raise ConfigError(key, f"{what}; the code of {code} must be the same on every rank")
-        if source != source_0:
-            what = f"the code of {type(algorithm).__qualname__} differs between {here} and {there}"
-            raise ConfigError("algorithm", f"{what}; it must be the same on every rank")
+    communicator.compare(
+        "compare model and network",
+        lambda: _facts(problem, network, algorithm),
+        lambda own, other, here, there: _check_same(own, other, here, there, algorithm),
+    )
+
+
+def _facts(problem: Problem, network: Network | None, algorithm: Algorithm | None) -> Facts:
+    """What is compared, in plain numbers."""
+    return {
+        "size": problem.layout.size,
+        "start": [sketch(trial.start) for trial in problem.trials],
+        "frozen": _frozen_and_buffers(problem),
+        "links": [] if network is None else [network.n, network.edges],
+        "weights": [] if network is None else _weights(network),
+        "source": "" if algorithm is None else source_digest(algorithm),
+        **{name: None if values is None else _finite_sketch(values) for name, values in probe(problem).items()},
+    }
+
+
+def _check_same(own: Facts, other: Facts, here: str, there: str, algorithm: Algorithm | None) -> None:
+    same = "it must be the same on every rank"
+    if own["size"] != other["size"]:
+        sizes = f"{own['size']} parameters on {here}, but {other['size']} on {there}"
+        raise ConfigError("model", f"{sizes}; {same}")
+    if not all(map(_close, own["start"], other["start"])):
+        what = f"initial parameters differ between {here} and {there}"
+        raise ConfigError("model", f"{what}; they must be the same, drawn by torch from the seed")
+    if len(own["frozen"]) != len(other["frozen"]) or not all(map(_close, own["frozen"], other["frozen"])):
+        raise ConfigError("model", f"frozen parameters or buffers differ between {here} and {there}; {same}")
+    if own["links"] != other["links"] or not _close(own["weights"], other["weights"]):
+        raise ConfigError("network", f"links or weights differ between {here} and {there}; {same}")
+    for name, key, code in CODE:
+        if not _same_answer(own[name], other[name]):
+            what = f"{name} on the same numbers differ between {here} and {there}"
+            raise ConfigError(key, f"{what}; the code of {code} must be the same on every rank")
+    if own["source"] != other["source"]:
+        what = f"the code of {type(algorithm).__qualname__} differs between {here} and {there}"
+        raise ConfigError("algorithm", f"{what}; it must be the same on every rank")
 
 
 def sketch(values: Tensor, positions: Tensor | None = None) -> list[float]:

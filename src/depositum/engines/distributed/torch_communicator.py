@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from depositum.engines.distributed.communicator import Communicator, Messages
+from depositum.engines.distributed.communicator import NO_SUBJECT, Check, ClusterCommunicator, Messages, Subject
 from depositum.engines.distributed.failure_detector import FailureDetector
 from depositum.engines.distributed.meeting import POLL, Host, meet
 from depositum.engines.engine import EngineSettings
@@ -107,7 +107,7 @@ def _choose_device(device: str, local_rank: int, local_size: int) -> tuple[torch
     return chosen, False
 
 
-class TorchCommunicator(Communicator):
+class TorchCommunicator(ClusterCommunicator):
     """The processes of a run over `torch.distributed`; created by `join`."""
 
     def __init__(
@@ -180,7 +180,9 @@ class TorchCommunicator(Communicator):
     def leave_reason(self, reason: str) -> None:
         self.failures.leave_reason(reason)
 
-    def post(self, messages: Messages, buffers: Messages, tag: int) -> "TorchTransfer":
+    def post(
+        self, messages: Messages, buffers: Messages, tag: int, subject: Subject = NO_SUBJECT, check: Check | None = None
+    ) -> "TorchTransfer":
         return TorchTransfer(self, messages, buffers, tag)
 
     def sum(self, z: Tensor) -> Tensor:
