@@ -51,6 +51,7 @@ class Depositum(StepsizeMethod):
     """
 
     name = "depositum"
+    mixes = ("x", "y")
     about = About(
         title="DEPOSITUM",
         citation="Zhou, Shi, Li, Zhong, Wen, Cao: Decentralized Nonconvex Composite Federated Learning with Gradient "

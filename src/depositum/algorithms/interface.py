@@ -131,6 +131,8 @@ class Algorithm(ABC):
     prox_formula: ClassVar[str] = "α"
     #: The state variable that estimates the gradient, for the gradient-estimation error.
     estimate: ClassVar[str] = "nu"
+    #: The variables that a step mixes, in order, for accounts of what was sent.
+    mixes: ClassVar[tuple[str, ...]] = ()
     #: Hyper-parameters of type float that `init` and `step` need as plain Python numbers (to branch on them, or to
     #: compute a shape from them). The others may be columns `[rows, 1]` with one value per row, see `merge_methods`.
     scalar_parameters: ClassVar[tuple[str, ...]] = ()

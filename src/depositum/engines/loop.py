@@ -170,23 +170,22 @@ class Loop:
                 self._evaluate()
             if self.t == end or not self.snapshot.live:
                 self._save()
-        due = True
-        while self.t < end and self.snapshot.live and not self._stops(due):
+        while self.t < end and self.snapshot.live and not self._stops():
             self.engine.advance(self._stretch(end), lambda: self.stop_requested, lambda: self._call("on_compile"))
             self._call("on_step")
             self._call("on_progress")
             last = self.t == self.steps
             evaluates = last or self.evaluations.due(self.t)
             saves = last or self.t == end or self.t % self.checkpoint_every == 0
-            due = evaluates or saves
-            if due:
+            if evaluates or saves:
                 self._read_monitor()
             if self.snapshot.live and evaluates:
                 self._evaluate()
             if saves or not self.snapshot.live:
                 self._save()
         if self.t < end and self.snapshot.live and self.snapshot.t < self.t:
-            self._read_monitor()
+            if self.engine.reduction.stops_together or self.stop_reason:
+                self._read_monitor()
             self._save()
 
     def _stretch(self, end: int) -> int:
@@ -196,12 +195,17 @@ class Loop:
         to_checkpoint = self.checkpoint_every - self.t % self.checkpoint_every
         return min(end - self.t, LONGEST_STRETCH, self.evaluations.left(self.t), to_checkpoint)
 
-    def _stops(self, due: bool) -> bool:
-        """Whether to stop now. Processes agree on it where they meet, at iterations that are `due`."""
+    def _stops(self) -> bool:
+        """Whether to stop now. Processes agree on it at evaluations and checkpoints, where they meet.
+
+        Which iterations these are must not depend on where a process was resumed: the others may not have been.
+        """
         reduction = self.engine.reduction
         if reduction.size == 1:
             return self.stop_requested
-        if not due:
+        if self.stop_requested and not self.stop_reason and not reduction.stops_together:
+            return True
+        if not (self.evaluations.due(self.t) or self.t % self.checkpoint_every == 0):
             return False
         stops, reasons = reduction.sum(
             torch.tensor([float(self.stop_requested), float(bool(self.stop_reason))])

@@ -16,8 +16,9 @@ from depositum.problem import Oracle
 if TYPE_CHECKING:
     from depositum.engines.engine import Costs, Engine
 
-#: Prefixes of what is not a variable of the algorithm: the model's buffers, and the memory of the channel.
-BUFFER, CHANNEL = "buffer.", "channel."
+#: Prefixes of what is not a variable of the algorithm: the model's buffers, the memory of the channel, and what a
+#: process that is resumed alone must know of its links.
+BUFFER, CHANNEL, LINK = "buffer.", "channel.", "link."
 
 
 def select_trials(tensor: Tensor, keep: Sequence[int], rows: int, clients: int) -> Tensor:
@@ -40,8 +41,9 @@ def reinstate(state: State, oracle: Oracle, tensors: dict[str, Tensor], t: int) 
 
     The model's buffers are written to the oracle's. Tensors that are not those of this state are a RunError.
     """
-    _check_same_kind(capture(state, oracle, {}), {k: v for k, v in tensors.items() if not k.startswith(CHANNEL)})
-    own = {k: v for k, v in tensors.items() if not k.startswith((BUFFER, CHANNEL))}
+    apart = (CHANNEL, LINK)
+    _check_same_kind(capture(state, oracle, {}), {k: v for k, v in tensors.items() if not k.startswith(apart)})
+    own = {k: v for k, v in tensors.items() if not k.startswith((BUFFER, *apart))}
     fields: dict[str, Any] = {k: v.to(oracle.device) for k, v in own.items()}
     fields["t"] = torch.tensor(t, dtype=torch.int64, device=oracle.device)
     for name, buffer in oracle.buffers.items():

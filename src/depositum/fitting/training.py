@@ -229,7 +229,9 @@ def resolve_arguments(
     )
 
 
-def _tuned(spec: ResolvedConfig, folder: Path | None, communicator: ClusterCommunicator | None, progress: bool) -> Tuned:
+def _tuned(
+    spec: ResolvedConfig, folder: Path | None, communicator: ClusterCommunicator | None, progress: bool
+) -> Tuned:
     """The configuration with a stepsize in place of `"auto"`."""
     if communicator is None:
         callbacks, say = ([TuningProgress()], _print_line) if progress else ([], _ignore)
@@ -344,7 +346,9 @@ def _join(timeout: float, device: str) -> ClusterCommunicator:
     return join(timeout, device)
 
 
-def _build_problem(communicator: ClusterCommunicator | None, model: nn.Module, clients: Any, **settings: Any) -> Problem:
+def _build_problem(
+    communicator: ClusterCommunicator | None, model: nn.Module, clients: Any, **settings: Any
+) -> Problem:
     if communicator is None:
         return from_client_data(model, clients, **settings)
     return problem_from_local_clients(communicator, model, clients, settings)

@@ -10,6 +10,8 @@ class Reduction(Protocol):
 
     rank: int
     size: int
+    #: Whether processes agree to stop; otherwise each stops on its own, and the others wait until it returns.
+    stops_together: bool
 
     def sum(self, z: Tensor) -> Tensor:
         """The elementwise sum over all processes, the same bits on each."""
@@ -27,7 +29,7 @@ class Reduction(Protocol):
 class SingleProcess:
     """The reduction of a process that holds all rows."""
 
-    rank, size = 0, 1
+    rank, size, stops_together = 0, 1, True
 
     def sum(self, z: Tensor) -> Tensor:
         return z

@@ -16,7 +16,9 @@ from depositum.runs import checkpoint, client_checkpoints
 from depositum.runs.checkpoint import Latest
 
 
-def find_common_checkpoint(communicator: ClusterCommunicator, out: Path, n: int, clients: Sequence[int]) -> Latest | None:
+def find_common_checkpoint(
+    communicator: ClusterCommunicator, out: Path, n: int, clients: Sequence[int]
+) -> Latest | None:
     """The newest checkpoint that all ranks can read, of which this one reads its part; None if a run begins.
 
     A collective call. The result's `problem` reports an older checkpoint than some rank has; where no iteration is
@@ -86,7 +88,9 @@ def _describe_gap(
     return f"{_names(communicator, lacking)} no checkpoint of iteration {newest}"
 
 
-def _describe_loss(communicator: ClusterCommunicator, iterations: Sequence[set[int]], unreadable: dict[int, str]) -> str:
+def _describe_loss(
+    communicator: ClusterCommunicator, iterations: Sequence[set[int]], unreadable: dict[int, str]
+) -> str:
     """Which ranks lack the checkpoint that most ranks have, and what to do."""
     counts = Counter(t for own in iterations for t in own)
     advice = "restore the files clients/N.safetensors, or choose another folder"

@@ -371,7 +371,9 @@ def _largest(communicator: ClusterCommunicator, number: int) -> int:
     return -int(communicator.minimum(torch.tensor([-int(number)])))
 
 
-def _check_all_labels(name: str, communicator: ClusterCommunicator, files: Sequence[Dataset], classes: int | None) -> None:
+def _check_all_labels(
+    name: str, communicator: ClusterCommunicator, files: Sequence[Dataset], classes: int | None
+) -> None:
     """Check the labels that occur in any rank's files, without learning in whose; a collective call."""
     if classes is None:
         return

@@ -101,7 +101,9 @@ class RankWriter(Callback):
         Whether this rank is the one.
     """
 
-    def __init__(self, folder: RunFolder, communicator: ClusterCommunicator, clients: Sequence[int], writes: bool) -> None:
+    def __init__(
+        self, folder: RunFolder, communicator: ClusterCommunicator, clients: Sequence[int], writes: bool
+    ) -> None:
         self.folder, self.communicator, self.clients, self.writes = folder, communicator, clients, writes
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:

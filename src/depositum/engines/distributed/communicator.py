@@ -67,7 +67,9 @@ class Communicator(ABC):
     wire
         Where messages are when they are sent and received.
     stops_together
-        Whether processes agree to stop, or each stops on its own and the others wait until it returns.
+        Whether processes agree to stop, or each stops, and resumes, on its own while the others wait.
+    finite_only
+        Whether rows that are not finite may not be sent: the run of their sender ends.
     """
 
     rank: int
@@ -76,6 +78,7 @@ class Communicator(ABC):
     device: torch.device
     wire: torch.device
     stops_together: bool
+    finite_only: bool = False
 
     @abstractmethod
     def post(
@@ -115,11 +118,15 @@ class Communicator(ABC):
         `what` names the occasion in errors.
         """
 
+    def position(self) -> dict[str, Tensor]:
+        """Numbers, without dimension, that a process which is resumed alone needs to continue its conversations."""
+        return {}
+
     def reduction(self, sharing: Sharing) -> Reduction:
         """What measures are summed over, given what may be sent for them."""
         return self
 
-    def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:
+    def describe_clients(self, clients: Sequence[Sequence[int]]) -> None:  # noqa: B027 (most need not)
         """Take note of the clients of each rank."""
 
     @contextmanager

@@ -35,8 +35,8 @@ def check_consistency(
 ) -> None:
     """Refuse, on the rank concerned, a model, a start, a network or code that differs from another rank's.
 
-    Compared is what model, loss and regularizer make of the same numbers. Among the processes of a cluster, a collective
-    call.
+    Compared is what model, loss and regularizer make of the same numbers, too. Among the processes of a cluster, a
+    collective call.
     """
     communicator.compare(
         "compare model and network",

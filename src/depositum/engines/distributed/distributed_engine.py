@@ -20,7 +20,7 @@ from depositum.engines.distributed.links import LinkMix, SilentMix
 from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.mixing import IdentityMix
 from depositum.engines.monitor import Monitor
-from depositum.engines.snapshot import reinstate
+from depositum.engines.snapshot import LINK, reinstate
 from depositum.errors import ConfigError, check_choice, is_number, short_repr
 from depositum.metrics import Sharing
 from depositum.networks import Network
@@ -85,7 +85,7 @@ class DistributedEngine(Engine):
             algorithm,
             clients=clients,
             device=communicator.device,
-            reduction=communicator,
+            reduction=communicator.reduction(evaluate),
             sharing=evaluate,
             period=period,
             batch_size=batch_size,
@@ -122,7 +122,7 @@ class DistributedEngine(Engine):
         talks = self.algorithm.communicates(kind)
         self.links.bytes_sent = 0.0
         if talks:
-            self.links.begin(self.t // self.period)
+            self.links.begin(self.t // self.period, self.algorithm.mixes)
         self.oracle.begin(self.state.t + 1)
         new = self.algorithm.step(self.state, self._awaiting_oracle, self.links if talks else self._local, kind)
         self.links.wait()
@@ -151,12 +151,19 @@ class DistributedEngine(Engine):
 
     # Complete states, for checkpoints
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """As of any engine; where processes resume alone, with what is known of the links as `link.NAME`."""
+        known = {} if self.communicator.stops_together else self.links.named() | self.communicator.position()
+        return super().snapshot() | {f"{LINK}{name}": tensor for name, tensor in known.items()}
+
     def restore(self, tensors: dict[str, Tensor], t: int, costs: Costs) -> None:
         """Resume from a snapshot; nothing is sent."""
         self._start(SilentMix(self.links))
         self.state, channel = reinstate(self.state, self.oracle, tensors, t)
         self.channel_state.replace(channel)
         self.links.reset(resumed=True)
+        if not self.communicator.stops_together:
+            self.links.reinstate({k.removeprefix(LINK): v for k, v in tensors.items() if k.startswith(LINK)})
         self.t, self.costs = t, costs
         self.watch(0)
 

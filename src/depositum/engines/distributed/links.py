@@ -6,7 +6,7 @@ same sum on any number of processes. With one client here, the sum is made in th
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,9 +17,9 @@ from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
 from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import Placement
-from depositum.engines.distributed.communicator import Communicator, Messages, Transfer
+from depositum.engines.distributed.communicator import Communicator, Messages, Subject, Transfer
 from depositum.engines.mixing import ChannelState, IdentityMix
-from depositum.errors import GroupError
+from depositum.errors import DivergedError, GroupError
 from depositum.networks import Network
 
 #: Numbers of a term that stay in a core's own cache until the next term is added.
@@ -164,10 +164,14 @@ class LinkMix:
         self.resumed = False
         self.begin(0)
 
-    def begin(self, phase: int) -> None:
-        """Begin a step in a communication phase: in a network that changes, each has its own links."""
+    def begin(self, phase: int, variables: Sequence[str] = ()) -> None:
+        """Begin a step in a communication phase: in a network that changes, each has its own links.
+
+        `variables` names what the step mixes, in order, where the method declares it.
+        """
         self.channel_state.begin_step()
-        self._transmissions = 0
+        self._transmissions = self._exchanges = 0
+        self._phase, self._variables = phase, variables
         self.route: Route = self._routes.at(phase)
         degrees = torch.tensor([[float(len(terms.others))] for terms in self.route.mixing], dtype=self._dtype)
         self.degree = degrees.repeat(self.trials, 1).to(self.communicator.device)
@@ -205,6 +209,25 @@ class LinkMix:
         """Forget what is known of neighbours' memory: at the start of a run, or where a run is resumed."""
         self._copies.clear()
         self.resumed = resumed
+
+    def named(self) -> dict[str, Tensor]:
+        """What is known of the memory of neighbours, by name, on the host."""
+        return {
+            f"copy.{kind}.{number}.{client}.{name}": tensor.detach().to("cpu", copy=True)
+            for (kind, number), copies in self._copies.items()
+            for client, memory in copies.items()
+            for name, tensor in memory.items()
+        }
+
+    def reinstate(self, tensors: dict[str, Tensor]) -> None:
+        """Continue with what `named` returned, without asking neighbours."""
+        self.reset(resumed=False)
+        for key, tensor in tensors.items():
+            if key.startswith("copy."):
+                _, kind, number, client, name = key.split(".", 4)
+                memory = self._copies.setdefault((kind, int(number)), {}).setdefault(int(client), {})
+                assert isinstance(memory, dict)
+                memory[name] = tensor.to(self.communicator.device)
 
     def wait(self) -> None:
         """Wait for everything that is still on its way."""
@@ -308,6 +331,12 @@ class LinkMix:
 
     # What an exchange needs of the links
 
+    def next_subject(self) -> Subject:
+        """What the next exchange of the step is about."""
+        k = self._exchanges
+        self._exchanges += 1
+        return Subject(self._phase, self._variables[k] if k < len(self._variables) else f"exchange {k + 1}")
+
     def next_tag(self) -> int:
         """A number for an exchange: ranks mix in the same order, so both ends of it have the same."""
         self._tag += 1
@@ -341,10 +370,13 @@ class Arriving:
         self._links, self._channel, self._counted = links, channel, counted
         self._trials, _, self._d = sent.shape
         self._dtype, self._device = sent.dtype, sent.device
-        self._route, self._tag = links.route, links.next_tag()
+        self._route, self._tag, self._subject = links.route, links.next_tag(), links.next_subject()
         self._fixed = channel.row_bytes(self._d, self._dtype)
         self._messages: Messages = {}
         self._sizes: Messages = {}
+        if links.communicator.finite_only and not _is_finite(sent):
+            phase, what = self._subject
+            raise DivergedError(f"client {links.held[0]} diverged: its {what} is not finite in phase {phase}")
         encoded: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         for peer, clients in self._route.sends.items():
             if clients not in encoded:
@@ -357,10 +389,11 @@ class Arriving:
         if self._fixed is None:
             announcements = {p: sizes.contiguous().view(torch.uint8) for p, sizes in self._sizes.items()}
             buffers = {p: links.buffer(self._rows(p) * ANNOUNCEMENT_BYTES) for p in self._messages}
-            self._announced = communicator.post(announcements, buffers, self._tag)
+            about = self._subject._replace(what=f"sizes of {self._subject.what}")
+            self._announced = communicator.post(announcements, buffers, self._tag, about, self._check_sizes)
         else:
             buffers = {p: links.buffer(self._rows(p) * self._fixed) for p in self._messages}
-            self._transfer = communicator.post(self._messages, buffers, self._tag)
+            self._transfer = communicator.post(self._messages, buffers, self._tag, self._subject, self._check)
         self._received: dict[int, list[int]] = {}
         if counted:
             for peer, message in self._messages.items():
@@ -372,10 +405,9 @@ class Arriving:
     def rows(self, peer: int) -> dict[int, Tensor]:
         """What a rank sent: the row `[S, d]` of each of its clients that has a neighbour here."""
         message = self._arrived().receive(peer)
-        sizes = self._received.get(peer) or [self._fixed or 0] * self._rows(peer)
         try:
-            decoded = self._channel.decode(message, sizes, self._d, self._dtype).to(self._device)
-        except (ValueError, RuntimeError, IndexError) as error:
+            decoded = self._decoded(peer, message).to(self._device)
+        except ValueError as error:
             raise self._refused(peer, str(error)) from None
         blocks = decoded.view(self._trials, -1, self._d)
         return {client: blocks[:, k] for k, client in enumerate(self._route.receives[peer])}
@@ -389,6 +421,24 @@ class Arriving:
         wire = self._links.communicator.wire
         sizes = self._channel.sizes(rows) if self._fixed is None else torch.empty(0, dtype=torch.int64)
         return self._channel.encode(rows).to(wire), sizes.to(wire)
+
+    def _decoded(self, peer: int, message: Tensor) -> Tensor:
+        """The rows of a message; one that the channel cannot have made is a ValueError."""
+        sizes = self._received.get(peer) or [self._fixed or 0] * self._rows(peer)
+        try:
+            return self._channel.decode(message, sizes, self._d, self._dtype)
+        except (ValueError, RuntimeError, IndexError) as error:
+            raise ValueError(str(error)) from None
+
+    def _check(self, peer: int, message: Tensor) -> None:
+        if not _is_finite(self._decoded(peer, message)):
+            raise ValueError(f"{self._subject.what} has values that are not finite")
+
+    def _check_sizes(self, peer: int, message: Tensor) -> None:
+        largest = self._channel.largest_row(self._d, self._dtype)
+        for size in message.view(torch.int64).tolist():
+            if not 0 <= size <= largest:
+                raise ValueError(f"a row of {size} bytes, but at most {largest} are possible")
 
     def _refused(self, peer: int, why: str) -> GroupError:
         name = self._links.communicator.names[peer]
@@ -404,14 +454,20 @@ class Arriving:
             assert announced is not None
             self._received = {p: announced.receive(p).view(torch.int64).tolist() for p in self._messages}
             announced.close()
-            largest = self._channel.largest_row(self._d, self._dtype)
-            for peer, sizes in self._received.items():
-                for size in sizes:
-                    if not 0 <= size <= largest:
-                        raise self._refused(peer, f"a row of {size} bytes, but at most {largest} are possible")
+            for peer in self._received:
+                try:
+                    self._check_sizes(peer, announced.receive(peer))
+                except ValueError as error:
+                    raise self._refused(peer, str(error)) from None
             buffers = {p: self._links.buffer(sum(sizes)) for p, sizes in self._received.items()}
-            self._transfer = self._links.communicator.post(self._messages, buffers, self._tag)
+            communicator = self._links.communicator
+            self._transfer = communicator.post(self._messages, buffers, self._tag, self._subject, self._check)
         return self._transfer
+
+
+def _is_finite(rows: Tensor) -> bool:
+    """Whether rows have no NaN and no infinity, by reading them once and writing nothing."""
+    return rows.numel() == 0 or all(bool(end.isfinite()) for end in rows.aminmax())
 
 
 class SilentMix(IdentityMix):
