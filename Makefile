@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # --prefer-binary installs a wheel instead of compiling a newer source distribution.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary -c constraints.txt
 
-.PHONY: demo quick test lint format clean
+.PHONY: demo quick test lint format docs clean
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ quick: $(READY)         ## all tests but those marked slow, for the inner loop
 
 test: lint              ## linter, formatter, types, all tests
 	$(BIN)/python -m pytest -n auto
+
+docs: $(READY)          ## the documentation site in build/site, from docs/; warnings and dead links are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python docs/_tools/links.py build/site
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -12,9 +12,13 @@ import pytest
 from depositum.algorithms import ALGORITHMS
 from depositum.data import load as load_data
 from depositum.runs import load, parse, resolve
+from tests.support.markdown_links import dead_links
 from tests.support.mentions import ROOT, missing, missing_paths
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+#: All Markdown of the repository.
+OTHERS = [path for top in ("benchmarks", "examples", "results", "tests") for path in (ROOT / top).rglob("*.md")]
+ALL_MARKDOWN = sorted([*DOCUMENTS, *(path for path in OTHERS if "quick" not in path.parts)])
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -75,7 +79,7 @@ def test_documented_callbacks_run(
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("page", ["python.md", "coming-from.md"])
+@pytest.mark.parametrize("page", ["index.md", "start.md", "python.md", "coming-from.md"])
 def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The blocks in order; that DEPOSITUM with one client is torch's SGD is an assertion in the page itself."""
     names: dict[str, Any] = {}
@@ -143,15 +147,27 @@ def test_example_is_a_valid_configuration(example: Path) -> None:
     load(example)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("document", ALL_MARKDOWN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_of_documents_exist(document: Path) -> None:
-    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target:
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    """Files, and the headings in them that a link names."""
+    assert dead_links(document) == []
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name != "CHANGELOG.md"], ids=lambda p: p.name)
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    """Otherwise the test above could not fail: files, headings (as code hosts number them), images, links in tables."""
+    (tmp_path / "other.md").write_text('# Of α: what `x.y` is\n## Same\n## Same\n<a id="mine"></a>\n')
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md#of-α-what-xy-is) [b](other.md#same-1) [c](other.md#mine) [d](https://example.org/x#y)\n"
+        "[e](other.md#same-2) [f](absent.md)\n![g](absent.png)\n\n| a |\n|---|\n| [h](#absent) |\n"
+        "```\n[i](in-code.md)\n```\n"
+    )
+    assert dead_links(page) == ["other.md#same-2", "absent.md", "absent.png", "#absent"]
+
+
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if d.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_paths_and_names_in_documents_exist(document: Path) -> None:
     """A document that mentions a file, module, class, function or configuration key that was renamed fails here."""
     assert missing(document.read_text(encoding="utf-8")) == []
