@@ -3,6 +3,7 @@
 import io
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Annotated, Any
@@ -26,26 +27,40 @@ COMMANDS = {
     "show": "Draw the network and the partition of a configuration.",
     "theory": "Check the conditions of Theorem 1 for CONFIG.toml.",
     "data": "List the datasets, and which files are present or missing; with NAME, download one.",
+    "federation": "Enrol organisations that train together, each with its own data: new, request, approve, accept.",
 }
-_STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+#: How every command behaves: no completion scripts, plain help, errors in one line.
+STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class LazyCommands(TyperGroup):
-    """A group whose commands are imported when they are invoked, not when they are listed."""
+    """A group whose commands are imported when they are invoked, not when they are listed.
+
+    Attributes
+    ----------
+    package, commands_of_package
+        The package whose modules define the commands, and their names with the texts of the help.
+    """
+
+    package = __name__
+    commands_of_package: Mapping[str, str] = COMMANDS
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(self.commands_of_package)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.commands_of_package:
             return None
-        single = typer.Typer(**_STYLE)
-        single.command(cmd_name)(import_module(f"{__name__}.{cmd_name}").command)
+        module = import_module(f"{self.package}.{cmd_name}")
+        if hasattr(module, "app"):  # a group of its own
+            return typer.main.get_command(module.app)
+        single = typer.Typer(**STYLE)
+        single.command(cmd_name)(module.command)
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(self.commands_of_package.items()))
 
 
 app = typer.Typer(
@@ -58,7 +73,7 @@ app = typer.Typer(
 
     Compare both:  depositum compare runs/demo runs/slower""",
     no_args_is_help=True,
-    **_STYLE,
+    **STYLE,
 )
 
 

@@ -321,3 +321,9 @@ def _public_pem(key: ec.EllipticCurvePublicKey) -> bytes:
 
 def _minute(moment: datetime.datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def key_fingerprint(public_pem: bytes, name: str) -> str:
+    """The fingerprint of a public key, whatever the layout of its PEM."""
+    key = read_public_key(public_pem, name)
+    return fingerprint(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
