@@ -15,6 +15,12 @@ def tile(x: Array) -> Array:
     return np.tile(x, (N, 1))
 
 
+def mean(z: Array) -> Array:
+    """The server's average (a test replaces it by one with weights)."""
+    average: Array = z.mean(0)
+    return average
+
+
 def prox(v: Array, step: float, kind: str) -> Array:
     return soft(v, step * BETA) if kind == "lasso" else v
 
@@ -27,7 +33,7 @@ def fedavg(K: int, kind: str, e: float, s: float = 1.0, gamma: float | None = No
         for _ in range(K):
             g = gradients(x)
             x = x - e * (g if gamma is None else (1 - gamma) * g + gamma * m)
-        m = (w - x.mean(0)) / (e * K)
+        m = (w - mean(x)) / (e * K)
         w = w - s * e * K * m
         yield {"x": w, **({} if gamma is None else {"m": m})}
 
@@ -39,8 +45,8 @@ def scaffold(K: int, kind: str, e: float, s: float = 1.0, option: str = "II") ->
         for _ in range(K):
             x = x - e * (gradients(x) - ci + c)
         new = gradients(tile(w)) if option == "I" else ci - c + (w - x) / (K * e)
-        w = w + s * (x.mean(0) - w)
-        c, ci = c + (new - ci).mean(0), new
+        w = w + s * (mean(x) - w)
+        c, ci = c + mean(new - ci), new
         yield {"x": w, "c": c, "ci": ci}
 
 
@@ -52,7 +58,7 @@ def scaffold_m(K: int, kind: str, e: float, s: float, gamma: float) -> Rounds:
             seen.append(gradients(x))
             x = x - e * ((1 - gamma) * (seen[-1] - ci + c) + gamma * m)
         ci = np.mean(seen, axis=0)
-        c, m = ci.mean(0), (w - x).mean(0) / (K * e)
+        c, m = mean(ci), mean(w - x) / (K * e)
         w = w - s * K * e * m
         yield {"x": w, "c": c, "ci": ci, "m": m}
 
@@ -64,7 +70,7 @@ def fedmid(K: int, kind: str, e: float, s: float = 1.0, client: bool = True, ser
         for _ in range(K):
             x = x - e * gradients(x)
             x = prox(x, e, kind) if client else x
-        w = w + s * (x.mean(0) - w)
+        w = w + s * (mean(x) - w)
         w = prox(w, s * K * e, kind) if server else w
         yield {"x": w}
 
@@ -75,7 +81,7 @@ def feddualavg(K: int, kind: str, e: float, s: float = 1.0) -> Rounds:
         y = tile(z)
         for k in range(K):
             y = y - e * gradients(prox(y, h + k * e, kind))
-        z = z + s * (y.mean(0) - z)
+        z = z + s * (mean(y) - z)
         h += s * K * e
         yield {"x": prox(z, h, kind), "z": z}
 
@@ -87,7 +93,7 @@ def feddr(K: int, kind: str, e: float, eta: float, a: float, start: str = "model
         y = y + a * (bar - x)
         for _ in range(K):
             x = x - e * (gradients(x) + (x - y) / eta)
-        bar = prox((2 * x - y).mean(0), eta, kind)
+        bar = prox(mean(2 * x - y), eta, kind)
         yield {"x": bar, "local": x}
 
 
@@ -97,7 +103,7 @@ def fedadmm(K: int, kind: str, e: float, c: float) -> Rounds:
         for _ in range(K):
             x = x - e * (gradients(x) + q + c * (x - bar))
         q = q + c * (x - bar)
-        bar = prox((x + q / c).mean(0), 1 / c, kind)
+        bar = prox(mean(x + q / c), 1 / c, kind)
         yield {"x": bar, "local": x, "q": q}
 
 
@@ -114,7 +120,7 @@ def fast_fedda(K: int, kind: str, m: float, G: float) -> Rounds:
             sum_g = sum_g + gradients(local)
             local = model(sum_g, sum_x, (r - 1) * K + k)
             sum_x = sum_x + local
-        server_g, server_x = sum_g.mean(0), sum_x.mean(0)
+        server_g, server_x = mean(sum_g), mean(sum_x)
         w = model(server_g, server_x, r * K)
         server_x = server_x + w
         yield {"x": w, "gradients": server_g, "points": server_x}
@@ -122,14 +128,14 @@ def fast_fedda(K: int, kind: str, m: float, G: float) -> Rounds:
 
 def zhang(K: int, kind: str, e: float, s: float = 1.0, start: str = "zero") -> Rounds:
     g0 = gradients(tile(X0))
-    px, c = X0, np.zeros((N, DIM)) if start == "zero" else g0.mean(0) - g0
+    px, c = X0, np.zeros((N, DIM)) if start == "zero" else mean(g0) - g0
     while True:
         zh, z, seen = tile(px), tile(px), []
         for t in range(K):
             seen.append(gradients(z))
             zh = zh - e * (seen[-1] + c)
             z = prox(zh, (t + 1) * e, kind)
-        bar = px + s * (zh.mean(0) - px)
+        bar = px + s * (mean(zh) - px)
         c = (px - bar) / (s * e * K) - np.mean(seen, axis=0)
         px = prox(bar, e * s * K, kind)
         yield {"x": px, "c": c}

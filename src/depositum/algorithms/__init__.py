@@ -24,7 +24,14 @@ from depositum.algorithms.row_parameters import differing_parameters, merge_key,
 from depositum.algorithms.scaffold import Scaffold, ScaffoldM
 from depositum.algorithms.schedules import SCHEDULES, Constant, Cosine, Power, Schedule, Step, Stepsize, as_schedule
 from depositum.algorithms.sppdm import SPPDM, SPPDMState
-from depositum.algorithms.stepsize_methods import DEFAULT_ALPHA, ServerMethod, SmoothMethod, StepsizeMethod
+from depositum.algorithms.stepsize_methods import (
+    DEFAULT_ALPHA,
+    ServerMethod,
+    ServerRounds,
+    SmoothMethod,
+    StepsizeMethod,
+    check_server_weights,
+)
 from depositum.algorithms.zhang_composite import ZhangComposite
 
 __all__ = [
@@ -82,6 +89,7 @@ __all__ = [
     "ScaffoldM",
     "Schedule",
     "ServerMethod",
+    "ServerRounds",
     "SmoothMethod",
     "State",
     "Step",
@@ -90,6 +98,7 @@ __all__ = [
     "ZhangComposite",
     "algorithm",
     "as_schedule",
+    "check_server_weights",
     "differing_parameters",
     "merge_key",
     "merge_methods",

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from depositum.algorithms.hyperparameters import TunableFloat, check_positive
-from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, RoundBased, Tensor
-from depositum.algorithms.stepsize_methods import iteration_zero, zeros_like
+from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
+from depositum.algorithms.stepsize_methods import ServerRounds, iteration_zero, zeros_like
 
 
 class FastFedDAState(NamedTuple):
@@ -38,7 +38,7 @@ class FastFedDAState(NamedTuple):
 
 @ALGORITHMS.register("fast-fedda")
 @dataclass(frozen=True)
-class FastFedDA(RoundBased):
+class FastFedDA(ServerRounds):
     """Fast federated dual averaging, for strongly convex f and convex h.
 
     Parameters
@@ -60,7 +60,6 @@ class FastFedDA(RoundBased):
     )
     stepsize_key, stepsize_inverse = "G", True
     handles = "convex"
-    server = True
 
     m: float = 0.1
     G: TunableFloat = 25.0
@@ -75,12 +74,12 @@ class FastFedDA(RoundBased):
         return FastFedDAState(t=iteration_zero(x0), x=x0, local=x0, gradients=zeros_like(x0), points=x0, x0=x0)
 
     def step(self, s: FastFedDAState, oracle: Oracle, mix: Mix, kind: str) -> FastFedDAState:
-        gradients = s.gradients + oracle.grad(s.local, oracle.sample())
+        gradients = s.gradients + self.gradient(s.local, oracle)
         local = self._model(s, gradients, s.points, oracle)  # (FF.1)
         points = s.points + local
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, gradients=gradients, points=points)
-        gradients, points = mix.average(gradients), mix.average(points)
+        gradients, points = self.average(gradients, oracle, mix), self.average(points, oracle, mix)
         x = self._model(s, gradients, points, oracle)  # (FF.2)
         return FastFedDAState(t=s.t + 1, x=x, local=x, gradients=gradients, points=points + x, x0=s.x0)
 

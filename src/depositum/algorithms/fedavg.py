@@ -65,10 +65,10 @@ class FedAvg(ServerMethod):
         return FedAvgState(t=iteration_zero(x0), x=x0, local=x0)
 
     def step(self, s: FedAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgState:
-        local = s.local - self.alpha_at(s.t) * oracle.grad(s.local, oracle.sample())  # (AV.1)
+        local = s.local - self.alpha_at(s.t) * self.gradient(s.local, oracle)  # (AV.1)
         if not self.communicates(kind):
             return FedAvgState(t=s.t + 1, x=s.x, local=local)
-        x = s.x + self.server_step * mix.average(local - s.x)  # (AV.2)
+        x = s.x + self.server_step * self.average(local - s.x, oracle, mix)  # (AV.2)
         return FedAvgState(t=s.t + 1, x=x, local=x)
 
 
@@ -121,11 +121,11 @@ class FedAvgM(ServerMethod):
 
     def step(self, s: FedAvgMState, oracle: Oracle, mix: Mix, kind: str) -> FedAvgMState:
         alpha = self.alpha_at(s.t)
-        g = oracle.grad(s.local, oracle.sample())
+        g = self.gradient(s.local, oracle)
         local = s.local - alpha * ((1 - self.gamma) * g + self.gamma * s.m)  # (AM.1)
         elapsed = s.elapsed + alpha
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
-        m = mix.average(s.x - local) / elapsed  # (AM.2)
+        m = self.average(s.x - local, oracle, mix) / elapsed  # (AM.2)
         x = s.x - self.server_step * elapsed * m  # (AM.3)
         return FedAvgMState(t=s.t + 1, x=x, local=x, m=m, elapsed=zeros_like(elapsed))

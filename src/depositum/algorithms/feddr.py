@@ -80,11 +80,11 @@ class FedDR(ServerMethod):
         return FedDRState(t=iteration_zero(x0), x=x0, local=x0, anchor=x0 if self.start == "model" else zeros_like(x0))
 
     def step(self, s: FedDRState, oracle: Oracle, mix: Mix, kind: str) -> FedDRState:
-        g = oracle.grad(s.local, oracle.sample())
+        g = self.gradient(s.local, oracle)
         local = s.local - self.alpha_at(s.t) * (g + (s.local - s.anchor) / self.eta)  # (DR.2)
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local)
-        x = oracle.prox(mix.average(2 * local - s.anchor), self.eta)  # (DR.3), (DR.4)
+        x = oracle.prox(self.average(2 * local - s.anchor, oracle, mix), self.eta)  # (DR.3), (DR.4)
         anchor = s.anchor + self.relaxation * (x - local)  # (DR.1) of the next round
         return FedDRState(t=s.t + 1, x=x, local=local, anchor=anchor)
 
@@ -135,12 +135,12 @@ class FedADMM(ServerMethod):
         return FedADMMState(t=iteration_zero(x0), x=x0, local=x0, q=zeros_like(x0))
 
     def step(self, s: FedADMMState, oracle: Oracle, mix: Mix, kind: str) -> FedADMMState:
-        g = oracle.grad(s.local, oracle.sample())
+        g = self.gradient(s.local, oracle)
         local = s.local - self.alpha_at(s.t) * (g + s.q + self.c * (s.local - s.x))  # (AD.1)
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local)
         q = s.q + self.c * (local - s.x)  # (AD.2)
-        x = oracle.prox(mix.average(local + q / self.c), 1 / self.c)  # (AD.3), (AD.4)
+        x = oracle.prox(self.average(local + q / self.c, oracle, mix), 1 / self.c)  # (AD.3), (AD.4)
         return FedADMMState(t=s.t + 1, x=x, local=local, q=q)
 
     def largest_prox_step(self, period: int) -> float:

@@ -87,13 +87,13 @@ class FedMiD(ServerMethod):
 
     def step(self, s: FedMiDState, oracle: Oracle, mix: Mix, kind: str) -> FedMiDState:
         alpha = self.alpha_at(s.t)
-        local = s.local - alpha * oracle.grad(s.local, oracle.sample())  # (FM.1)
+        local = s.local - alpha * self.gradient(s.local, oracle)  # (FM.1)
         if self.client_prox:
             local = oracle.prox(local, alpha)  # (FM.1)
         elapsed = s.elapsed + alpha
         if not self.communicates(kind):
             return FedMiDState(t=s.t + 1, x=s.x, local=local, elapsed=elapsed)
-        x = s.x + self.server_step * mix.average(local - s.x)  # (FM.2)
+        x = s.x + self.server_step * self.average(local - s.x, oracle, mix)  # (FM.2)
         if self.server_prox:
             x = oracle.prox(x, self.server_step * elapsed)  # (FM.3)
         return FedMiDState(t=s.t + 1, x=x, local=x, elapsed=zeros_like(elapsed))
@@ -152,11 +152,11 @@ class FedDualAvg(ServerMethod):
     def step(self, s: FedDualAvgState, oracle: Oracle, mix: Mix, kind: str) -> FedDualAvgState:
         alpha = self.alpha_at(s.t)
         w = oracle.prox(s.local, s.H + s.elapsed)  # (FA.1)
-        local = s.local - alpha * oracle.grad(w, oracle.sample())  # (FA.1)
+        local = s.local - alpha * self.gradient(w, oracle)  # (FA.1)
         elapsed = s.elapsed + alpha
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
-        z = s.z + self.server_step * mix.average(local - s.z)  # (FA.2)
+        z = s.z + self.server_step * self.average(local - s.z, oracle, mix)  # (FA.2)
         # Kahan summation: over thousands of rounds, equal rounding errors would add up to a wrong prox step.
         increment = self.server_step * elapsed - s.H_rest
         H = s.H + increment  # (FA.2)

@@ -28,6 +28,11 @@ else:  # Methods use it in annotations only, so that they can be listed and chec
 class Oracle(Protocol):
     """The problem as seen from the rows (see `depositum.problem.Oracle`)."""
 
+    @property
+    def weights(self) -> Tensor:
+        """What the gradient of each row is multiplied by: n N_i/N, or 1 if clients have equal weights, `[rows, 1]`."""
+        ...
+
     def sample(self, size: Any = None) -> Any: ...
 
     def grad(self, x: Tensor, batch: Any) -> Tensor: ...

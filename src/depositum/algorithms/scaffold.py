@@ -79,14 +79,14 @@ class Scaffold(ServerMethod):
 
     def step(self, s: ScaffoldState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldState:
         alpha = self.alpha_at(s.t)
-        local = s.local - alpha * (oracle.grad(s.local, oracle.sample()) - s.ci + s.c)  # (SC.1)
+        local = s.local - alpha * (self.gradient(s.local, oracle) - s.ci + s.c)  # (SC.1)
         elapsed = s.elapsed + alpha
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, elapsed=elapsed)
         fresh = self.option == "I"
-        ci = oracle.grad(s.x, oracle.sample()) if fresh else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
-        x = s.x + self.server_step * mix.average(local - s.x)  # (SC.3)
-        c = s.c + mix.average(ci - s.ci)  # (SC.3)
+        ci = self.gradient(s.x, oracle) if fresh else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
+        x = s.x + self.server_step * self.average(local - s.x, oracle, mix)  # (SC.3)
+        c = s.c + self.average(ci - s.ci, oracle, mix)  # (SC.3)
         return ScaffoldState(t=s.t + 1, x=x, local=x, c=c, ci=ci, elapsed=zeros_like(elapsed))
 
     def vectors(self) -> int:
@@ -144,15 +144,15 @@ class ScaffoldM(ServerMethod):
 
     def step(self, s: ScaffoldMState, oracle: Oracle, mix: Mix, kind: str) -> ScaffoldMState:
         alpha, gamma = self.alpha_at(s.t), self.gamma
-        g = oracle.grad(s.local, oracle.sample())
+        g = self.gradient(s.local, oracle)
         local = s.local - alpha * ((1 - gamma) * (g - s.ci + s.c) + gamma * s.m)  # (SM.1)
         gradients, elapsed = s.gradients + alpha * g, s.elapsed + alpha
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local, gradients=gradients, elapsed=elapsed)
         ci = gradients / elapsed  # (SM.2)
-        m = mix.average(s.x - local) / elapsed  # (SM.3)
+        m = self.average(s.x - local, oracle, mix) / elapsed  # (SM.3)
         x = s.x - self.server_step * elapsed * m  # (SM.4)
-        c = s.c + mix.average(ci - s.ci)  # (SC.3)
+        c = s.c + self.average(ci - s.ci, oracle, mix)  # (SC.3)
         gradients, elapsed = zeros_like(gradients), zeros_like(elapsed)
         return ScaffoldMState(t=s.t + 1, x=x, local=x, c=c, ci=ci, m=m, gradients=gradients, elapsed=elapsed)
 

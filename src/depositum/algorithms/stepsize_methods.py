@@ -1,15 +1,21 @@
 """Base classes of methods with a stepsize α (for composite or smooth problems, with a server), and the state's start.
 
 A server's method works in rounds of K = T0 local steps. A round starts from the server's model w^r, which is the
-state's `x`: equal in all rows and unchanged until the exchange after the last local step. Every client has the same
-weight 1/n (a weighting by samples is in the oracle). Where an equation has K·α, the code has `elapsed`, the sum of the
-stepsizes α_t since the round began: it is K·α at the exchange, and remains correct if the stepsize changes with t.
+state's `x`: equal in all rows and unchanged until the exchange after the last local step. Where an equation has K·α,
+the code has `elapsed`, the sum of the stepsizes α_t since the round began: it is K·α at the exchange, and remains
+correct if the stepsize changes with t.
+
+If clients are weighted by their samples, `mean_i` and g_i in the equations have one of two forms, never both. By
+default the oracle has the weights: g_i is n N_i/N times client i's gradient, and every client has the weight 1/n at the
+server. With `server_weights = "samples"`, g_i is client i's gradient, and its weight at the server is N_i/N.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
-from depositum.algorithms.interface import Algorithm, RoundBased, State, Tensor
+from depositum.algorithms.interface import Algorithm, Mix, Oracle, RoundBased, State, Tensor
 from depositum.algorithms.schedules import Constant, TunableStepsize, as_schedule, check_stepsize
+from depositum.errors import ConfigError
 
 #: Default stepsize.
 DEFAULT_ALPHA = 0.05
@@ -74,19 +80,54 @@ class SmoothMethod(StepsizeMethod):
 
 
 @dataclass(frozen=True)
-class ServerMethod(StepsizeMethod, RoundBased):
+class ServerRounds(RoundBased):
+    """Base class of methods that work in rounds with a server, and of where their clients are weighted.
+
+    Parameters
+    ----------
+    server_weights
+        Where clients are weighted by their samples, if the problem weights them so: `"uniform"` in their gradients
+        (the averages at the server are uniform), `"samples"` in the averages (as in released code).
+    """
+
+    server = True
+
+    server_weights: Literal["uniform", "samples"] = field(default="uniform", kw_only=True)
+
+    def gradient(self, x: Tensor, oracle: Oracle) -> Tensor:
+        """Return g_i(x_i) with a new mini-batch, `[rows, d]`."""
+        g = oracle.grad(x, oracle.sample())
+        return g / oracle.weights if self.server_weights == "samples" else g
+
+    def average(self, z: Tensor, oracle: Oracle, mix: Mix) -> Tensor:
+        """Return mean_i z_i at the server, in every row."""
+        return mix.average(oracle.weights * z if self.server_weights == "samples" else z)
+
+
+@dataclass(frozen=True)
+class ServerMethod(StepsizeMethod, ServerRounds):
     """Base class of methods whose clients take local gradient steps between exchanges with a server.
 
     Parameters
     ----------
     alpha
         Client stepsize α > 0, or a schedule.
+    server_weights
+        Where clients are weighted by their samples: see `ServerRounds`.
     """
-
-    server = True
 
     def vectors(self) -> int:
         return 1
+
+
+def check_server_weights(method: Algorithm, weighting: str) -> None:
+    """Refuse weights by samples at the server for a problem whose clients have equal weights."""
+    if getattr(method, "server_weights", "uniform") == "samples" and weighting != "samples":
+        raise ConfigError(
+            "server_weights",
+            f"'samples' given, but weighting is {weighting!r}; with weighting = 'samples' it says that the server's "
+            "averages have these weights instead of the clients' gradients",
+        )
 
 
 def iteration_zero(x0: Tensor) -> Tensor:

@@ -67,19 +67,19 @@ class ZhangComposite(ServerMethod):
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> ZhangState:
         zero = c = zeros_like(x0)
         if self.start == "gradient":
-            g = oracle.grad(x0, oracle.sample())
-            c = mix.average(g) - g
+            g = self.gradient(x0, oracle)
+            c = self.average(g, oracle, mix) - g
         return ZhangState(t=iteration_zero(x0), x=x0, local=x0, zhat=x0, c=c, gradients=zero, elapsed=zero_elapsed(x0))
 
     def step(self, s: ZhangState, oracle: Oracle, mix: Mix, kind: str) -> ZhangState:
         alpha = self.alpha_at(s.t)
-        g = oracle.grad(s.local, oracle.sample())
+        g = self.gradient(s.local, oracle)
         zhat = s.zhat - alpha * (g + s.c)  # (ZH.1)
         gradients, elapsed = s.gradients + alpha * g, s.elapsed + alpha
         if not self.communicates(kind):
             local = oracle.prox(zhat, elapsed)  # (ZH.1)
             return s._replace(t=s.t + 1, local=local, zhat=zhat, gradients=gradients, elapsed=elapsed)
-        drift = mix.average(zhat - s.x)
+        drift = self.average(zhat - s.x, oracle, mix)
         x = oracle.prox(s.x + self.server_step * drift, self.server_step * elapsed)  # (ZH.2)
         c = -(drift + gradients) / elapsed  # (ZH.3), where p − x̄^{r+1} is −s·drift
         gradients, elapsed = zeros_like(gradients), zeros_like(elapsed)

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from depositum.algorithms import Algorithm, State, merge_methods
+from depositum.algorithms import Algorithm, State, check_server_weights, merge_methods
 from depositum.channels import Channel
 from depositum.engines.mixing import ChannelState
 from depositum.engines.monitor import Monitor
@@ -143,8 +143,10 @@ class Engine(ABC):
                 raise ConfigError(
                     method.stepsize_key, "'auto' given, but a number is needed here: `depositum tune` finds one"
                 )
-        for method, beta, modulus in zip(methods, problem.betas, problem.prox_moduli, strict=True):
+        trials = zip(methods, problem.betas, problem.prox_moduli, problem.weightings, strict=True)
+        for method, beta, modulus, weighting in trials:
             method.check(period, composite=problem.composite and beta > 0, prox_modulus=modulus)
+            check_server_weights(method, weighting)
         self.problem, self.clients, self.channel = problem, clients, channel
         self.reduction, self.sharing = reduction, sharing
         self.period, self.batch_size, self.settings = period, batch_size, settings

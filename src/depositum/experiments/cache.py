@@ -33,7 +33,11 @@ RESULTS = 1
 LEFT_OUT = (("run", "device"), ("run", "checkpoint_every"), ("run", "seeds"))
 #: Keys that were added after cells had been cached, with the value that those were run with: left out of the hash where
 #: they have this value.
-ADDED_LATER = {("run", "evaluate_from"): 0, ("network", "channel"): "exact"}
+ADDED_LATER = {
+    ("run", "evaluate_from"): 0,
+    ("network", "channel"): "exact",
+    ("algorithm", "server_weights"): "uniform",
+}
 #: Keys of `[processes]` that were removed after cells had been cached, with the value that those were run with.
 REMOVED_LATER = {"send": "float32"}
 FINISHED, SPENT = "cell.json", "seconds.txt"

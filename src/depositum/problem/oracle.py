@@ -92,6 +92,11 @@ class Oracle:
 
     # The interface of algorithms
 
+    @property
+    def weights(self) -> Tensor:
+        """What the gradient of each row is multiplied by: n N_i/N, or 1 if clients have equal weights, `[rows, 1]`."""
+        return self.scales[:, None]
+
     def begin(self, t: Tensor) -> None:
         """Set the iteration t (an int64 tensor on the device) and reset the counts of draws and evaluations."""
         self.t = t

@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from depositum import data, models, networks, regularizers
-from depositum.algorithms import Algorithm, algorithm
+from depositum.algorithms import Algorithm, algorithm, check_server_weights
 from depositum.algorithms.schedules import SCHEDULES, stored_stepsize
 from depositum.channels import CHANNELS, Channel, as_channel
 from depositum.engines import EngineSettings
@@ -179,6 +179,7 @@ def check_together(config: Config, method: Algorithm, regularizer: Regularizer, 
     prox_modulus = problem.beta * regularizer.rho
     composite = problem.beta > 0 and not isinstance(regularizer, regularizers.Zero)
     method.check(run.period, composite=composite, prox_modulus=prox_modulus)
+    check_server_weights(method, problem.weighting)
     _check_metrics(metrics, run.evaluations(), prox_modulus)
     config.processes.settings()
     settings = run.engine_settings()

@@ -203,6 +203,7 @@ class AwaitingOracle:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        self.weights = oracle.weights
 
     def sample(self, size: BatchSize | None = None) -> Batch:
         return self._oracle.sample(size)
