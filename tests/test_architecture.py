@@ -27,6 +27,7 @@ ORDER = (
     "runs",
     "report",
     "federation",
+    "peers",
     "tuning",
     "experiments",
     "fitting",

@@ -57,8 +57,8 @@ def previous(current: Path) -> Path:
     return current.with_name(f"{current.stem}.previous{current.suffix}")
 
 
-def write(current: Path, snapshot: Snapshot) -> None:
-    """Write the current checkpoint; the one that was current becomes the previous one."""
+def write(current: Path, snapshot: Snapshot, keep_previous: bool = True) -> None:
+    """Write the current checkpoint; the one that was current becomes the previous one, or is replaced."""
     metadata = {
         "iteration": snapshot.t,
         "costs": asdict(snapshot.costs),
@@ -67,7 +67,7 @@ def write(current: Path, snapshot: Snapshot) -> None:
         "backend": snapshot.backend,
     }
     part = tensor_file.write_part(current, snapshot.tensors, metadata)
-    if current.exists():
+    if keep_previous and current.exists():
         current.replace(previous(current))
     part.replace(current)
 

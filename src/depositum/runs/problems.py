@@ -317,6 +317,27 @@ def _problem_of_client_files(spec: ResolvedConfig, communicator: ClusterCommunic
         return _problem_of(spec, dataset, lambda seed: (parts, None))
 
 
+@config_keys()
+def build_own_problem(spec: ResolvedConfig, client: int, classes: int | None) -> Problem:
+    """The problem of a member of a federation: with its own file's samples, and nothing of the other members.
+
+    `classes` is how many all members' labels have, if it was agreed; otherwise those of this member.
+    """
+    section = spec.config.problem
+    if section.weighting == "samples":
+        raise ConfigError("weighting", "'samples' given; members do not learn how many samples each has: use 'uniform'")
+    assert spec.own_file is not None
+    file = _load_file(spec, spec.own_file)
+    if classes is not None:
+        file = _with_integer_labels(file)
+        if (found := file.classes or 0) > classes:
+            raise DataError(f"problem.dataset: the largest label is {found - 1}, but {classes} classes are agreed")
+    own = np.arange(len(file.train))
+    parts = [own if i == client else absent_part(1) for i in range(section.clients)]
+    dataset = replace(file, classes=classes or file.classes, test=None)
+    return _problem_of(spec, dataset, lambda seed: (parts, None))
+
+
 def _load_file(spec: ResolvedConfig, file: str) -> Dataset:
     section, base = spec.config.problem, spec.base
     try:

@@ -1,0 +1,520 @@
+"""One edge of the agreed graph, as one of its two ends sees it: numbered messages, each delivered once and in order.
+
+The members of a federation execute the same program, so both ends know which message has which number: whichever
+connections break, and whichever end restarts, a message is identified by it. A message is taken as it comes if the
+program has asked for it, or if there is room; otherwise it waits at its sender. What must not be used is refused before
+it is counted: the connection is closed, and this end still needs that message.
+"""
+
+import hashlib
+import ssl
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from depositum.engines.distributed import Subject
+from depositum.peers.account import Account
+from depositum.peers.connecting import Retries
+from depositum.peers.conversation import PIECE, Bell, Lost, Reading, Writing, converse
+from depositum.peers.frames import (
+    HEAD,
+    Envelope,
+    Kind,
+    Refused,
+    frame,
+    message_frame,
+    read_body,
+    read_count,
+    read_envelope,
+    read_head,
+    read_text,
+)
+from depositum.peers.outbox import Outbox, Payload, Shelf
+from depositum.peers.resumption import Position
+
+#: Messages that are read before the program asks for them.
+AHEAD = 2
+#: Seconds without a frame after which a ping is sent: cloud load balancers cut connections that idle for 4 minutes.
+PING = 30.0
+#: Seconds that the last frames before a connection is closed may take.
+PARTING = 3.0
+
+
+class Member(Protocol):
+    """What an edge needs of the member whose edge it is."""
+
+    #: Guards, and announces changes of, everything that the program and the edges share.
+    changed: threading.Condition
+    shelf: Shelf
+    sent: Account
+    received: Account
+    #: The most bytes of a message that the program has not asked for yet; 0 until that is known.
+    largest: int
+
+    def hello(self) -> dict[str, Any]:
+        """What this member tells a neighbour first."""
+        ...
+
+    def greeted(self, name: str, hello: Mapping[str, Any]) -> None:
+        """Check what a neighbour tells first; a difference is `Refused`."""
+        ...
+
+    def checkpoints(self) -> tuple[int, dict[str, Any]]:
+        """Where this member, and others of which it knows, can resume; with a number that grows when that changes."""
+        ...
+
+    def heard_checkpoints(self, body: Mapping[str, Any]) -> None:
+        """Take note of where other members can resume."""
+        ...
+
+    def log(self, line: str) -> None:
+        """Write a line to the log."""
+        ...
+
+
+class Expected(NamedTuple):
+    """A message that the program has asked for."""
+
+    buffer: Tensor
+    subject: Subject
+    check: Callable[[Tensor], None]
+
+
+class Arrived(NamedTuple):
+    """A message that the program has not taken yet."""
+
+    subject: Subject
+    content: Tensor
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Messages that an end will never need again: those before `before`; `done`: none at all, its run has ended."""
+
+    before: int = 0
+    done: bool = False
+
+
+class Edge:
+    """One end of an edge.
+
+    Parameters
+    ----------
+    name
+        The neighbour.
+    dial
+        Opens a connection to it; None if it dials, and connections come by `offer`.
+
+    Attributes
+    ----------
+    connected, since, problem
+        Whether there is a connection now, since when it has been so and, if there is none, why.
+    position
+        What the neighbour needs and keeps, once it runs; None while it is starting, or not known.
+    is_starting
+        Whether it is known to be starting.
+    finished
+        Whether its run has ended, so that it needs nothing any more.
+    stopped
+        Why it has ended the run for good; empty if it has not.
+    failure
+        An error of this end, which ends the run.
+    """
+
+    def __init__(self, name: str, member: Member, dial: Callable[[], ssl.SSLSocket] | None) -> None:
+        self.name, self._member, self._dial = name, member, dial
+        self.connected, self.since, self.problem = False, time.time(), "not connected yet"
+        self.position: Position | None = None
+        self.is_starting, self.finished, self.stopped = False, False, ""
+        self.failure: Exception | None = None
+        self.last_phase = 0
+        self._changed = member.changed
+        self._bell = Bell()
+        self._running = self._closing = False
+        self._hang_up = ""
+        self._between_frames = True
+        self._offered: ssl.SSLSocket | None = None
+        self._outbox = Outbox(member.shelf)
+        self._needs = self._asked = 0
+        self._expected: dict[int, Expected] = {}
+        self._inbox: dict[int, Arrived] = {}
+        self._coverage = Coverage()
+        self._told: Coverage | None = None
+        self._thread = threading.Thread(target=self._converse_until_closed, name=f"edge to {name}", daemon=True)
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    # What the program does, in its thread
+
+    def start(self, sent: int, received: int, covered: int) -> None:
+        """Begin to exchange messages: so many were sent and received by the checkpoint that is continued from."""
+        with self._changed:
+            self._outbox, self._needs, self._asked = Outbox(self._member.shelf, sent), received, received
+            self._coverage = Coverage(covered)
+            self._running = True
+        self._bell.ring()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many messages the program has sent, and asked for."""
+        return self._outbox.end, self._asked
+
+    def send(self, payload: Payload, subject: Subject) -> None:
+        """Send the next message; it is kept until the neighbour can never ask for it again."""
+        with self._changed:
+            self._outbox.add(payload, subject)
+            if self.position is not None:
+                self._outbox.forget(self.position.covered)
+        self._bell.ring()
+
+    def expect(self, buffer: Tensor, subject: Subject, check: Callable[[Tensor], None]) -> int:
+        """Ask for the next message, into a buffer of its size, uint8 `[bytes]`; return its number."""
+        with self._changed:
+            number = self._asked
+            self._asked += 1
+            self._expected[number] = Expected(buffer, subject, check)
+        self._bell.ring()
+        return number
+
+    def take(self, number: int) -> Tensor | None:
+        """A message that was asked for, or None if it has not arrived; one that must not be used is refused."""
+        with self._changed:
+            if number not in self._inbox:
+                return None
+            arrived, expected = self._inbox[number], self._expected[number]
+        try:
+            _check_size(arrived.content.numel(), expected.buffer.numel())
+            if arrived.subject != expected.subject:
+                raise ValueError(f"it is {_described(arrived.subject)}, not {_described(expected.subject)}")
+            expected.check(arrived.content)
+        except ValueError as error:
+            self._refuse(number, f"message {number} of {self.name!r} is refused: {error}")
+            return None
+        with self._changed:
+            del self._inbox[number], self._expected[number]
+            self.last_phase = max(self.last_phase, arrived.subject.phase)
+        self._bell.ring()  # there is room for another one
+        return arrived.content
+
+    def _refuse(self, number: int, reason: str) -> None:
+        """Forget a message, and those after it, and close the connection."""
+        with self._changed:
+            for later in [n for n in self._inbox if n >= number]:
+                del self._inbox[later]
+            self._needs, self._hang_up = number, reason
+            # A buffer may be written to until the connection is closed, and the message has not been accepted.
+            self._expected = {n: e._replace(buffer=torch.empty_like(e.buffer)) for n, e in self._expected.items()}
+        self._bell.ring()
+
+    def cover(self, before: int, done: bool = False) -> None:
+        """Tell the neighbour that messages before this one will never be needed again."""
+        with self._changed:
+            self._coverage = Coverage(max(before, self._coverage.before), done)
+        self._bell.ring()
+
+    @property
+    def parted(self) -> bool:
+        """Whether both ends know of each other that they need nothing any more."""
+        return self.finished and self._coverage.done and self._told == self._coverage
+
+    def ring(self) -> None:
+        """Have the edge look at what has changed."""
+        self._bell.ring()
+
+    def offer(self, connection: ssl.SSLSocket) -> None:
+        """Use a new connection that the neighbour has opened, in place of an older one."""
+        with self._changed:
+            if self._offered is not None:
+                self._offered.close()
+            self._offered = connection
+            self._changed.notify_all()
+        self._bell.ring()
+
+    def stop(self, reason: str = "") -> None:
+        """Close the edge; with a reason, the neighbour learns that this member has ended the run for good."""
+        with self._changed:
+            self._closing, self._hang_up = True, reason or self._hang_up
+            self._changed.notify_all()
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._bell.close()
+
+    # What happens in the thread of the edge
+
+    def _converse_until_closed(self) -> None:
+        retries = Retries()
+        while not self._closing:
+            connection = self._connect(retries)
+            if connection is None:
+                continue
+            began = time.monotonic()
+            last: bytes | None = None
+            try:
+                self._hang_up = ""
+                reading, writing = self._reading(), self._writing()
+                converse(connection, self._bell, reading, writing, self._ends)
+                writing.close()
+                if self._hang_up:
+                    last = frame(Kind.STOPPED if self._closing else Kind.REFUSED, {"reason": self._hang_up[:800]})
+                    if not self._closing:
+                        raise Refused(self._hang_up)
+            except Lost as lost:
+                self._disconnected(str(lost), retries)
+            except Refused as refused:
+                last = last or frame(Kind.REFUSED, {"reason": str(refused)[:800]})
+                self._disconnected(str(refused), retries)
+            except Exception as error:  # a full disk, for instance: the program must not wait in vain
+                with self._changed:
+                    self.failure = error
+                    self._changed.notify_all()
+                return
+            finally:
+                self._part(connection, last if self._between_frames else None)
+            if time.monotonic() - began > 10:
+                retries.succeeded()
+        with self._changed:
+            self.connected = False
+
+    def _ends(self) -> bool:
+        return self._closing or self._offered is not None or bool(self._hang_up)
+
+    def _connect(self, retries: Retries) -> ssl.SSLSocket | None:
+        if self._dial is None:
+            with self._changed:
+                if self._offered is None:
+                    self._changed.wait(1.0)
+                connection, self._offered = self._offered, None
+            return connection
+        try:
+            return self._dial()
+        except Refused as refused:
+            self._disconnected(str(refused), retries)
+            return None
+
+    def _disconnected(self, reason: str, retries: Retries) -> None:
+        """Take note of why there is no connection, and wait before the next attempt."""
+        with self._changed:
+            news = self.connected or self.problem != reason
+            if self.connected:
+                self.since = time.time()
+            self.connected, self.problem = False, reason
+            self._changed.notify_all()
+        if self._closing or self.parted:
+            return
+        if news:
+            self._member.log(f"no connection with {self.name}: {reason}")
+        if self._dial is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, retries.seconds())
+
+    def _part(self, connection: ssl.SSLSocket, last: bytes | None) -> None:
+        """Close a connection; what was written last still arrives."""
+        try:
+            connection.settimeout(PARTING)
+            if last is not None:
+                connection.sendall(last)
+            connection.shutdown(1)  # writing
+            end = time.monotonic() + PARTING
+            while connection.recv(1 << 16) and time.monotonic() < end:
+                pass
+        except (OSError, ValueError):
+            pass
+        finally:
+            connection.close()
+
+    # Reading
+
+    def _reading(self) -> Reading:
+        kind, body = yield from self._frame()
+        if kind is not Kind.HELLO:
+            raise Refused(f"sent a {kind.name} before its HELLO")
+        hello = read_body(kind, body)
+        self._member.greeted(self.name, hello)
+        with self._changed:
+            self.connected, self.since, self.problem = True, time.time(), ""
+            self.is_starting, self.position = hello.get("starting") is True, None
+            self._changed.notify_all()
+        self._member.log(f"connected with {self.name}")
+        while True:
+            kind, body = yield from self._frame()
+            if kind is Kind.MESSAGE:
+                yield from self._message(read_envelope(body))
+            elif kind is Kind.POSITION:
+                self._heard_position(read_body(kind, body))
+            elif kind is Kind.COVERED:
+                self._heard_coverage(read_body(kind, body))
+            elif kind is Kind.CHECKPOINTS:
+                self._member.heard_checkpoints(read_body(kind, body))
+            elif kind is Kind.REFUSED:
+                raise Lost(f"closed by {self.name}: {read_text(read_body(kind, body), 'reason')}")
+            elif kind is Kind.STOPPED:
+                with self._changed:
+                    self.stopped = read_text(read_body(kind, body), "reason") or "no reason given"
+                    self._changed.notify_all()
+                raise Lost(f"{self.name} has ended the run: {self.stopped}")
+            elif kind is Kind.HELLO:
+                raise Refused("sent a second HELLO")
+
+    def _frame(self) -> Generator[memoryview | None, None, tuple[Kind, bytes]]:
+        head = bytearray(HEAD.size)
+        yield memoryview(head)
+        kind, length = read_head(bytes(head))
+        body = bytearray(length)
+        if length:
+            yield memoryview(body)
+        return kind, bytes(body)
+
+    def _message(self, envelope: Envelope) -> Reading:
+        """Read a message that is in turn and of the right size, once it has been asked for or there is room for it."""
+        number, size, subject = envelope
+        if not self._running or number != self._needs:
+            state = "repeated" if number < self._needs else "out of turn"
+            raise Refused(f"sent message {number} {state}; message {self._needs} is the next one")
+        while (buffer := self._room(number, size)) is None:
+            yield None
+        content, hashed = buffer.numpy().data, hashlib.sha256()
+        for begin in range(0, size, PIECE):
+            piece = content[begin : begin + PIECE]
+            yield piece
+            hashed.update(piece)
+        with self._changed:
+            if self._hang_up or number != self._needs:
+                return
+            self._inbox[number] = Arrived(subject, buffer)
+            self._needs = number + 1
+            self._changed.notify_all()
+        self._member.received.add(self.name, *subject, number, size, hashed.hexdigest())
+
+    def _room(self, number: int, size: int) -> Tensor | None:
+        """Memory for a message, or None if it must wait."""
+        with self._changed:
+            expected = self._expected.get(number)
+            if expected is not None:
+                try:
+                    _check_size(size, expected.buffer.numel())
+                except ValueError as error:
+                    raise Refused(f"sent message {number} that is refused: {error}") from None
+                return expected.buffer
+            if not self._member.largest:
+                return None
+            if size > self._member.largest:
+                raise Refused(f"sent a message of {size} bytes; at most {self._member.largest} are agreed")
+            return torch.empty(size, dtype=torch.uint8) if len(self._inbox) < AHEAD else None
+
+    def _heard_position(self, body: Mapping[str, Any]) -> None:
+        position = Position(*(read_count(body, key, Kind.POSITION) for key in ("needs", "first", "covered")))
+        with self._changed:
+            if self._running:
+                if self._outbox.first > position.needs:
+                    raise Refused(f"needs message {position.needs}; those before {self._outbox.first} are kept no more")
+                if position.first > self._needs:
+                    raise Refused(f"can send messages from {position.first} on; this end needs {self._needs}")
+                self._outbox.forget(position.covered)
+            self.position, self.is_starting = position, False
+            self.finished = body.get("done") is True
+            self._changed.notify_all()
+
+    def _heard_coverage(self, body: Mapping[str, Any]) -> None:
+        before = read_count(body, "before", Kind.COVERED)
+        with self._changed:
+            if self.position is None or before > self._outbox.end:
+                raise Refused("sent a COVERED of messages that were not sent")
+            self._outbox.forget(before)
+            self.position = replace(self.position, covered=max(before, self.position.covered))
+            self.finished = body.get("done") is True
+            self._changed.notify_all()
+
+    # Writing
+
+    def _writing(self) -> Writing:
+        member = self._member
+        self._told, self._between_frames = None, False
+        version, cursor, introduced = -1, -1, False
+        hello = frame(Kind.HELLO, member.hello())
+        yield memoryview(hello)
+        self._between_frames, said = True, time.monotonic()
+        while True:
+            following: bytes | None = None
+            message, telling = None, self._told
+            with self._changed:
+                if not self.connected:
+                    pass  # until the neighbour has introduced itself
+                elif not self._running:
+                    now, body = member.checkpoints()
+                    if self.is_starting and now > version:
+                        version, following = now, frame(Kind.CHECKPOINTS, body)
+                elif not introduced:
+                    introduced, telling = True, self._coverage
+                    following = self._position_frame()
+                elif self._told != self._coverage:
+                    telling = self._coverage
+                    body = {"before": self._coverage.before, "done": self._coverage.done}
+                    following = frame(Kind.COVERED, body)
+                elif self.position is not None:
+                    cursor = max(cursor, self.position.needs)
+                    if cursor < self._outbox.end:
+                        message = self._outbox[cursor]
+                if following is None and message is None and time.monotonic() - said > PING:
+                    following = frame(Kind.PING)
+            if message is None and following is None:
+                yield None
+                continue
+            self._between_frames = False
+            if message is not None:
+                yield from self._sending(message.number, message.subject, message.payload)
+                cursor += 1
+            elif following is not None:
+                yield memoryview(following)
+                with self._changed:
+                    self._told = telling
+                    self._changed.notify_all()
+            self._between_frames, said = True, time.monotonic()
+
+    def _position_frame(self) -> bytes:
+        return frame(
+            Kind.POSITION,
+            {
+                "needs": self._needs,
+                "first": self._outbox.first,
+                "covered": self._coverage.before,
+                "done": self._coverage.done,
+            },
+        )
+
+    def _sending(self, number: int, subject: Subject, payload: Payload) -> Writing:
+        """A message; a line of the account is written for it, also if the connection breaks halfway."""
+        head, content, done = message_frame(Envelope(number, payload.size, subject)), payload.view(), 0
+        account = self._member.sent
+        try:
+            yield memoryview(head)
+            while done < payload.size:
+                yield content[done : done + PIECE]
+                done = min(done + PIECE, payload.size)
+        except GeneratorExit:
+            if done:
+                payload.sha256.add_done_callback(
+                    lambda sha: account.add(
+                        self.name, subject.phase, f"{subject.what} in part", None, done, sha.result()
+                    )
+                )
+            raise
+        sha: Future[str] = payload.sha256
+        sha.add_done_callback(lambda sha: account.add(self.name, *subject, number, payload.size, sha.result()))
+
+
+def _check_size(found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"it has {found} bytes; {expected} are agreed")
+
+
+def _described(subject: Subject) -> str:
+    return f"{subject.what} of phase {subject.phase}" if subject.phase >= 0 else subject.what
