@@ -41,6 +41,11 @@ class CertificateError(DepositumError):
     """A key, a certificate or a signature that is not what it must be."""
 
 
+def current_time() -> datetime.datetime:
+    """What this computer's clock says, in UTC."""
+    return datetime.datetime.now(datetime.UTC)
+
+
 def new_key() -> bytes:
     """A new private key, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -172,9 +177,9 @@ class Certificate:
             return False
         return True
 
-    def check_time(self, name: str, now: datetime.datetime | None = None) -> None:
+    def check_time(self, name: str) -> None:
         """Refuse a certificate that is not valid now, and say so if it is the clock that must be wrong."""
-        now = now or datetime.datetime.now(datetime.UTC)
+        now = current_time()
         if now < self.not_before:
             clock = f"this computer's clock says {_minute(now)}"
             problem = f"{name}: is valid from {_minute(self.not_before)}, but {clock}"
@@ -263,7 +268,7 @@ def check_member(certificate: Certificate, authority: Certificate, federation: s
 def _builder(
     subject: Any, issuer: Any, key: ec.EllipticCurvePublicKey, days: int, latest: datetime.datetime | None = None
 ) -> Any:
-    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    now = current_time().replace(microsecond=0)
     end = now + datetime.timedelta(days=days)
     return (
         x509.CertificateBuilder()

@@ -101,7 +101,7 @@ def accept(
     invitation = Invitation.load(file)
     folder = folder or Path(invitation.federation)
     if folder.exists():
-        return _update(invitation, file, fingerprint, folder)
+        return _update(invitation, file, fingerprint, key_file, folder)
     invitation.check(str(file), fingerprint)
     key_path = key_file or _find_key(invitation.member, file)
     check_private(key_path)
@@ -111,7 +111,7 @@ def accept(
     return Joined(MemberFolder.open(folder), "joined")
 
 
-def _update(invitation: Invitation, file: Path, fingerprint: str | None, folder: Path) -> Joined:
+def _update(invitation: Invitation, file: Path, fingerprint: str | None, key_file: Path | None, folder: Path) -> Joined:
     """Replace the agreement and the certificate of a folder by those of a later invitation."""
     if not (folder / OWN).is_file():
         advice = f"choose another with --out, as in --out {invitation.federation}-{invitation.member}"
@@ -122,7 +122,7 @@ def _update(invitation: Invitation, file: Path, fingerprint: str | None, folder:
         raise RunError(f"{folder}: {whose}; choose another with --out")
     pinned = own.get("authority")
     invitation.check(str(file), fingerprint, pinned if isinstance(pinned, str) else "")
-    key_path = folder / KEY if (folder / KEY).exists() else _find_key(invitation.member, file)
+    key_path = folder / KEY if (folder / KEY).exists() else key_file or _find_key(invitation.member, file)
     check_private(key_path)
     key = _read_key(key_path)
     _check_key(invitation, key, file, key_path)

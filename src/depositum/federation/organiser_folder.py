@@ -4,14 +4,13 @@
     organiser/authority.key   the authority's private key (0600), which never leaves this folder
     organiser/authority.pem   its certificate
     organiser/register.toml   the approved members, the revoked certificates, the revision
-    signed/federation.toml    the agreement as it was signed, with the members' addresses
+    signed/                   the agreement as it was signed, with the members' addresses, and the signature
     invitations/              one for each member
 
 The plan is an agreement (`depositum.federation.agreement`) without what approval completes: its members are a list of
 names, or empty until the first approval, and a topology may stand for the edges.
 """
 
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from depositum.federation import certificates
 from depositum.federation.agreement import SECTION, Agreement, Member, check_name
 from depositum.federation.certificates import CertificateError
 from depositum.federation.enrolment import INVITATION_ENDING, Invitation, Request
-from depositum.federation.member_folder import check_private, read_bounded
+from depositum.federation.member_folder import SIGNATURE, check_private, read_bounded
 from depositum.federation.new_files import PRIVATE, PRIVATE_FOLDER, new_folder, replace_own, write_new
 from depositum.toml_file import check_values, parse_toml, read_toml
 
@@ -184,8 +183,7 @@ class OrganiserFolder:
 
     def _expires_soon(self, member: Approved) -> bool:
         found = certificates.read_certificate(member.certificate.encode(), f"the certificate of {member.name}")
-        now = datetime.datetime.now(datetime.UTC)
-        return (found.not_after - now) < RENEWED_BELOW * (found.not_after - found.not_before)
+        return (found.not_after - certificates.current_time()) < RENEWED_BELOW * (found.not_after - found.not_before)
 
     def _sign(self, register: Register, names: Sequence[str]) -> None:
         """Complete the plan to an agreement, sign it if it is not the last one, and write the invitations."""
@@ -195,12 +193,16 @@ class OrganiserFolder:
         agreement = self.plan.complete(members, register.revoked, revision)
         if last is not None and agreement.canonical() != replace(last, revision=revision).canonical():
             agreement = replace(agreement, revision=max(last.revision, register.revision) + 1)
-        signature = certificates.sign(self._key(), agreement.canonical())
+        from depositum.federation.member_config import resolve_agreement  # heavy, and needed only to sign
+
+        resolve_agreement(agreement)
+        signature = self._signature(agreement)
         self._write_register(replace(register, revision=agreement.revision))
         for folder in (SIGNED, INVITATIONS):
             (self.path / folder).mkdir(exist_ok=True)
         if last is None or agreement != last:
             replace_own(self.path / SIGNED / PLAN, agreement.dump().encode())
+        replace_own(self.path / SIGNED / SIGNATURE, f"{signature}\n".encode())
         authority = self.authority.pem.decode()
         for name in names:
             file = self.invitations / f"{name}{INVITATION_ENDING}"
@@ -209,6 +211,14 @@ class OrganiserFolder:
                 file.unlink(missing_ok=True)
                 continue
             replace_own(file, Invitation(name, pem, authority, signature, agreement).dump().encode())
+
+    def _signature(self, agreement: Agreement) -> str:
+        """The signature of an agreement: that of the last time if it still holds, since each new one differs."""
+        path = self.path / SIGNED / SIGNATURE
+        before = read_bounded(path).decode("ascii", "replace").strip() if path.exists() else ""
+        if certificates.is_signed(self.authority.public_key, before, agreement.canonical()):
+            return before
+        return certificates.sign(self._key(), agreement.canonical())
 
     def _key(self) -> bytes:
         return read_bounded(self.path / ORGANISER / AUTHORITY_KEY)
