@@ -113,6 +113,7 @@ def test_invalid_clients_are_rejected(clients, message):
         ({"beta": "a", "regularizer": dp.L1()}, "beta: 'a' given; it must be a number"),
         ({"evaluate_every": 0}, "^evaluate_every: 0 given"),
         ({"evaluate_from": 4}, "^evaluate_from: 4 given; it must be a whole number from 0 to .* = 3"),
+        ({"evaluate_from": 10**5000}, "^evaluate_from: a whole number of more than 60 digits given; .* = 3"),
         ({"seed": 1.5}, "seed: 1.5 given; it must be a whole number"),
         ({"dtype": "float16"}, "dtype: 'float16' given; it must be 'float32' or 'float64'"),
         ({"precision": "fp16"}, "^precision: 'fp16' given"),

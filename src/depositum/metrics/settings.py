@@ -31,11 +31,11 @@ class Evaluations:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ConfigError("evaluate_every", f"{self.every} given; it must be a whole number ≥ 1")
+            raise ConfigError("evaluate_every", f"{short_repr(self.every)} given; it must be a whole number ≥ 1")
         if not 0 <= self.start < self.every:
             raise ConfigError(
                 "evaluate_from",
-                f"{self.start} given; it must be a whole number from 0 to evaluate_every − 1 = {self.every - 1}",
+                f"{short_repr(self.start)} given; it must be a whole number from 0 to evaluate_every − 1 = {self.every - 1}",
                 mentions=("evaluate_every",),
             )
 
@@ -100,7 +100,7 @@ class MetricSettings:
         for key, every in self._strides:
             if every % evaluations.every:
                 multiple = f"a multiple of evaluate_every = {evaluations.every} (0: never)"
-                raise ConfigError(key, f"{every} given; it must be {multiple}", mentions=("evaluate_every",))
+                raise ConfigError(key, f"{short_repr(every)} given; it must be {multiple}", mentions=("evaluate_every",))
 
     def smoothness_of(self, oracle: Oracle) -> dict[int, float]:
         """L of each trial, by its label: as given, or measured on the data of all its clients; empty if not set."""

@@ -216,7 +216,8 @@ def check_numbers(config: Config) -> None:
         raise ConfigError("run.seeds", f"{short_repr(run.seeds)} given; it must be {allowed}")
     if problem.partition_seed is not None and not _is_seed(problem.partition_seed):
         raise ConfigError(
-            "problem.partition_seed", f"{problem.partition_seed} given; it must be a whole number from 0 to 2⁶³ − 1"
+            "problem.partition_seed",
+            f"{short_repr(problem.partition_seed)} given; it must be a whole number from 0 to 2⁶³ − 1",
         )
     if problem.beta < 0:
         raise ConfigError("problem.beta", f"{problem.beta!r} given; it must be a number ≥ 0")
