@@ -33,11 +33,9 @@ class Evaluations:
         if self.every < 1:
             raise ConfigError("evaluate_every", f"{short_repr(self.every)} given; it must be a whole number ≥ 1")
         if not 0 <= self.start < self.every:
-            raise ConfigError(
-                "evaluate_from",
-                f"{short_repr(self.start)} given; it must be a whole number from 0 to evaluate_every − 1 = {self.every - 1}",
-                mentions=("evaluate_every",),
-            )
+            allowed = f"a whole number from 0 to evaluate_every − 1 = {self.every - 1}"
+            problem = f"{short_repr(self.start)} given; it must be {allowed}"
+            raise ConfigError("evaluate_from", problem, mentions=("evaluate_every",))
 
     def due(self, t: int, every: int | None = None) -> bool:
         """Whether t is evaluated even if it is not the last; `every` is the stride of a measure with its own."""
@@ -100,7 +98,8 @@ class MetricSettings:
         for key, every in self._strides:
             if every % evaluations.every:
                 multiple = f"a multiple of evaluate_every = {evaluations.every} (0: never)"
-                raise ConfigError(key, f"{short_repr(every)} given; it must be {multiple}", mentions=("evaluate_every",))
+                problem = f"{short_repr(every)} given; it must be {multiple}"
+                raise ConfigError(key, problem, mentions=("evaluate_every",))
 
     def smoothness_of(self, oracle: Oracle) -> dict[int, float]:
         """L of each trial, by its label: as given, or measured on the data of all its clients; empty if not set."""
