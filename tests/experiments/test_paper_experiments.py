@@ -155,7 +155,7 @@ def test_quick_runs_are_complete(name: str, tmp_path: Path, monkeypatch: pytest.
     experiment = experiments.load_experiment(name)
     files = {path.name for path in out.iterdir()}
     assert {"runs.csv", "claims.md", "summary.json"} <= files
-    assert ({"figure.pdf", "figure.png"} <= files) is (experiment.figure is not None)
+    assert ({"figure.svg", "figure.pdf", "figure.png"} <= files) is (experiment.figure is not None)
     assert ({"table.md", "table.tex"} <= files) is bool(experiment.table)
     assert ("tuning.csv" in files) is bool(experiment.tune)
     assert ("trace.csv.gz" in files) is experiment.trace

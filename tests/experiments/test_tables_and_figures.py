@@ -199,7 +199,109 @@ def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tm
     faint, thick = faint_and_thick.lines
     assert len(faint.get_xdata()) == 40
     np.testing.assert_allclose(thick.get_xdata(), [10, 20, 30, 40])
-    np.testing.assert_allclose(thick.get_ydata(), [15] * 4)  # of 10 and 20
+    np.testing.assert_allclose(thick.get_ydata(), [200**0.5] * 4)  # the mean of log 10 and log 20
     assert points.lines[0].get_xydata().tolist() == [[20.0, 85.0]]
     assert [text.get_text() for text in empty.texts] == ["not run"]
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["small", "large"]
+    assert len(inset.collections) == len(loss.collections) == 1  # the enlarged part has its band
+
+
+def drawn_figure(
+    cells: list[CellResult], panels: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> Any:
+    """The figure of some cells of `small()`, with one curve for every value of alpha."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, folder: drawn.append(figure))
+    experiment = read_experiment(small(trace=True, figure={"series": ["alpha"], "columns": 2, "panel": panels}))
+    figures.draw_figure(
+        experiment, Results(cells, {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]}), folder
+    )
+    return drawn[0]
+
+
+def test_panels_that_are_compared_share_their_axes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of one measure; not another measure, another scale, or limits that the file gives."""
+    cells = [
+        cell_result({"train_loss": (1, 2), "phi": (5, 6)}, period="T0 = 1", alpha="small"),
+        cell_result({"train_loss": (10, 20), "phi": (5, 6)}, period="T0 = 2", alpha="small"),
+    ]
+    one, two = {"period": "T0 = 1"}, {"period": "T0 = 2"}
+    panels = [
+        {"title": "a", "y": "train_loss", "where": one},
+        {"title": "b", "y": "train_loss", "where": two},
+        {"title": "c", "y": "phi", "where": one},
+        {"title": "d", "y": "train_loss", "log": True, "where": one},
+        {"title": "e", "y": "train_loss", "limits": [0, 99], "where": one},
+    ]
+    a, b, c, d, e, *_ = drawn_figure(cells, panels, monkeypatch, tmp_path).axes
+    assert a.get_ylim() == b.get_ylim()
+    assert a.get_ylim()[0] < 1 < 20 < a.get_ylim()[1]
+    assert a.get_xlim() == b.get_xlim()
+    assert c.get_ylim() != a.get_ylim()
+    assert (d.get_yscale(), a.get_yscale()) == ("log", "linear")
+    assert e.get_ylim() == (0, 99)
+
+
+def test_bands_on_logarithmic_axes_are_of_the_logarithm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of 1 and 100: 10 with a factor of e^std(0, ln 100); the arithmetic band would reach below 0."""
+    cells = [cell_result({"train_loss": (1.0, 100.0)}, period="T0 = 1", alpha="small")]
+    panels = [{"title": "log", "y": "train_loss", "log": True}, {"title": "linear", "y": "train_loss"}]
+    logarithmic, linear, *_ = drawn_figure(cells, panels, monkeypatch, tmp_path).axes
+    np.testing.assert_allclose(logarithmic.lines[0].get_ydata(), [10] * 5)
+    factor = math.exp(np.std([0, math.log(100)], ddof=1))
+    band = logarithmic.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([band.min(), band.max()], [10 / factor, 10 * factor])
+    np.testing.assert_allclose(linear.lines[0].get_ydata(), [50.5] * 5)
+    band = linear.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(band.max() - 50.5, np.std([1, 100], ddof=1))
+    assert "on logarithmic axes" in drawn_figure(cells, panels, monkeypatch, tmp_path).get_supxlabel()
+    assert "logarithm" not in drawn_figure(cells, panels[1:], monkeypatch, tmp_path).get_supxlabel()
+
+
+def test_a_divergence_is_marked_where_it_happened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In its panel, from there on; neither in the legend nor in another panel. Seed 0 ends after t = 20."""
+    cells = [
+        cell_result({"train_loss": [(4, 6), (3, 5), (900, 4), (1, 3), (0, 2)]}, period="T0 = 1", alpha="small",
+                    diverged=True),
+        cell_result({"train_loss": (1, 2)}, period="T0 = 2", alpha="small"),
+    ]  # fmt: skip
+    panels = [
+        {"title": "a", "y": "train_loss", "where": {"period": "T0 = 1"}},
+        {"title": "b", "y": "train_loss", "where": {"period": "T0 = 2"}},
+    ]
+    figure = drawn_figure(cells, panels, monkeypatch, tmp_path)
+    a, b, *_ = figure.axes
+    both, survivor, cross = a.lines
+    assert both.get_xydata().tolist() == [[0, 5], [10, 4], [20, 452]]
+    assert survivor.get_xydata().tolist() == [[30, 3], [40, 2]]
+    assert survivor.get_linewidth() < both.get_linewidth()
+    assert (cross.get_xydata().tolist(), cross.get_marker()) == ([[30, 3]], "x")
+    assert [text.get_text() for text in a.texts] == ["1 of 2 seeds diverged"]
+    assert len(b.lines) == 1
+    assert not b.texts
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["small"]
+    assert a.get_ylim()[1] < 10  # the limits are those of what did not diverge
+
+
+def test_points_are_of_seeds_that_did_not_diverge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The last value of a seed that diverged is not a result."""
+    cells = [
+        cell_result({"sparsity": (0.9, 0.3), "test_accuracy": (0.1, 0.8)}, period="T0 = 1", alpha="small",
+                    diverged=True)
+    ]  # fmt: skip
+    panels = [{"title": "points", "kind": "points", "x": "sparsity", "y": "test_accuracy"}]
+    (axes, *_) = drawn_figure(cells, panels, monkeypatch, tmp_path).axes
+    assert axes.lines[0].get_xydata().tolist() == [[30.0, 80.0]]
+
+
+def test_a_figure_has_the_same_bytes_again(tmp_path: Path) -> None:
+    """Committed figures do not change without a reason."""
+    cells = [cell_result({"train_loss": (1, 2)}, period="T0 = 1", alpha="small")]
+    experiment = read_experiment(small(figure={"series": ["alpha"], "panel": [{"title": "a", "y": "train_loss"}]}))
+    results = Results(cells, {"period": ["T0 = 1", "T0 = 2"], "alpha": ["small", "large"]})
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        figures.draw_figure(experiment, results, tmp_path / name)
+    for suffix in ("svg", "pdf", "png"):
+        first, second = ((tmp_path / name / f"figure.{suffix}").read_bytes() for name in ("first", "second"))
+        assert first == second

@@ -61,21 +61,27 @@ def command(
     cache: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder of finished cells, which are never run again.")
     ] = Path("runs/reproduce"),
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Draw the figure again from the results in the folder; nothing is run.")
+    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Write docs/reproduction.md from the folder results/ (after running ID).")
     ] = False,
 ) -> None:
     """Run an experiment of the paper, and compare the results with the paper's.
 
-    results/ID then contains runs.csv (all measures), figure.pdf and figure.png, table.md and table.tex (the paper's
+    results/ID then contains runs.csv (all measures), figure.svg (and .pdf, .png), table.md and table.tex (the paper's
     numbers next to ours), claims.md (the paper's claims, whether each holds, and the numbers), tuning.csv and
     summary.json. Finished cells are cached by their configuration: a stopped call resumes, and only cells that changed
     are run again.
     """
-    if name is None and not page:
+    if name is None and not (page or redraw):
         _list()
         return
-    if name is not None:
+    if redraw:
+        given = {"--only": only, "--seeds": seeds, "--set": overrides, "--device": device}
+        _redraw(name, quick, out, next((key for key, value in given.items() if value), None))
+    elif name is not None:
         options = SweepOptions(quick, seeds, tuple(overrides or ()), device)
         if out is not None and name == "all":
             raise ConfigError("--out", "can only be used with one experiment; 'all' writes to results/")
@@ -107,7 +113,26 @@ def command(
 
 
 def _default_folder(plan: Plan) -> Path:
-    return Path("results") / ("quick" if plan.options.quick else "") / plan.experiment.id
+    return _folder_of(plan.experiment.id, plan.options.quick)
+
+
+def _folder_of(name: str, quick: bool) -> Path:
+    return Path("results") / ("quick" if quick else "") / name
+
+
+def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None) -> None:
+    """Draw the figures of experiments again from their folders."""
+    if refused is not None:
+        raise ConfigError(refused, "given with --redraw, which draws what the folder contains and runs nothing")
+    if name is None or (name == "all" and out is not None):
+        raise ConfigError("--redraw", "needs the ID of one experiment, or 'all' for those in results/")
+    for each in experiments.experiment_names() if name == "all" else [name]:
+        experiment = experiments.load_experiment(each)
+        folder = out or _folder_of(experiment.id, quick)
+        if name == "all" and not folder.exists():
+            continue
+        drawn = experiments.redraw_figure(experiment, folder)
+        typer.echo(f"figure: {folder / 'figure.svg'}" if drawn else f"{experiment.id} has no figure")
 
 
 def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgress) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,12 +15,19 @@ from PIL import Image
 
 from depositum.errors import ConfigError
 from depositum.experiments.definition import Experiment, FigureSpec, Panel
-from depositum.experiments.results import TRACE, CellResult, Results, Values, check_measure, measure_title
+from depositum.experiments.results import TRACE, CellResult, Results, check_measure, measure_title
 from depositum.experiments.sweep import Labels, matches
 from depositum.report.curves import COLOURS, DASHES
+from depositum.report.seed_statistics import SeedCurve, draw_seed_curve, over_seeds
 
 WIDTH, HEIGHT = 3.1, 2.5
 MARKERS = "osD^vPX*"
+#: Markers on a curve, and the opacity of a band.
+MARKS, BAND = 8, 0.16
+#: By which share of their panel curves that diverge may extend it, on either side.
+LEAVING = 0.15
+#: Colour, dash pattern and marker of a curve.
+Style = tuple[str, str, str]
 #: Smaller values are rounding; logarithmic axes end here.
 SMALLEST = 1e-16
 
@@ -51,16 +59,26 @@ def check_figure(spec: FigureSpec, experiment: Experiment, cells: Sequence[Label
 
 
 def draw_figure(experiment: Experiment, results: Results, folder: Path) -> None:
-    """Draw `figure.pdf` and `figure.png` into a folder."""
+    """Draw `figure.svg`, `figure.pdf` and `figure.png` into a folder.
+
+    Panels that show the same measures share their axes, unless the file gives some of them limits of their own.
+    """
     spec = experiment.figure
     assert spec is not None
     columns = min(spec.columns, len(spec.panel))
     rows = -(-len(spec.panel) // columns)
-    figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.45), layout="constrained")
+    figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows + 0.6), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     styles = _styles(spec, results)
+    comparable: dict[object, list[_DrawnPanel]] = {}
     for axes, panel in zip(grid.flat, spec.panel, strict=False):
-        _draw_panel(axes, panel, spec, results.where(panel.where), styles)
+        group = comparable.setdefault((panel.kind, panel.x, panel.y, panel.log, str(panel.limits)), [])
+        if group:
+            axes.sharex(group[0].axes)
+            axes.sharey(group[0].axes)
+        group.append(_DrawnPanel(axes, panel, spec, results.where(panel.where), styles))
+    for group in comparable.values():
+        _draw_group(group)
     for axes in list(grid.flat)[len(spec.panel) :]:
         axes.set_visible(False)
     handles = [
@@ -69,17 +87,31 @@ def draw_figure(experiment: Experiment, results: Results, folder: Path) -> None:
             [],
             color=colour,
             linestyle=dash,  # type: ignore[arg-type]
-            marker=marker if any(panel.kind == "points" for panel in spec.panel) else None,
+            marker=marker,
             markersize=4,
         )
         for colour, dash, marker in styles.values()
     ]
-    diverged = {_series_labels(cell, spec) for cell in results if cell.diverged}
-    names = [", ".join(name) + (" (diverged)" if name in diverged else "") for name in styles]
+    names = [", ".join(name) for name in styles]
     figure.legend(
         handles, names, loc="outside upper center", ncols=_legend_columns(names, columns), frameon=False, fontsize=9
     )
+    figure.supxlabel(_note(spec, results), fontsize=7, color="0.35")
     _save(figure, folder)
+
+
+def _note(spec: FigureSpec, results: Results) -> str:
+    """What lines and bands are, for the foot of the figure."""
+    counts = sorted({len(cell.cached.seeds) for cell in results if cell.cached is not None})
+    if not counts or counts == [1]:
+        return "one seed"
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    parts = [f"lines: means over {seeds} seeds; bands: ± one sample standard deviation"]
+    if any(panel.log for panel in spec.panel):
+        parts.append("on logarithmic axes, both of the logarithm")
+    if any(panel.kind == "trace" for panel in spec.panel):
+        parts.append("faint: every iteration, thick: the largest value of each communication phase")
+    return "; ".join(parts)
 
 
 def _legend_columns(names: list[str], columns: int) -> int:
@@ -93,7 +125,7 @@ def _series_labels(cell: CellResult, spec: FigureSpec) -> tuple[str, ...]:
     return tuple(cell.labels[axis] for axis in spec.series)
 
 
-def _styles(spec: FigureSpec, results: Results) -> dict[tuple[str, ...], tuple[str, str, str]]:
+def _styles(spec: FigureSpec, results: Results) -> dict[tuple[str, ...], Style]:
     """A colour, dash pattern and marker for every curve, in the order of the labels."""
     present = {_series_labels(cell, spec) for cell in results}
     names = [name for name in itertools.product(*(results.labels(axis) for axis in spec.series)) if name in present]
@@ -103,50 +135,71 @@ def _styles(spec: FigureSpec, results: Results) -> dict[tuple[str, ...], tuple[s
     }
 
 
-def _draw_panel(
-    axes: Axes,
-    panel: Panel,
-    spec: FigureSpec,
-    results: Results,
-    styles: dict[tuple[str, ...], tuple[str, str, str]],
-) -> None:
-    # Diverged cells come last: they may leave the panel, and must not determine its limits.
-    drawn = sorted((cell for cell in results if cell.history is not None), key=lambda cell: bool(cell.diverged))
-    limits = None
-    if panel.log:
-        axes.set_yscale("log")
-    inset = _inset(axes, drawn, panel) if panel.zoom is not None and drawn else None
-    if inset is not None and panel.log:
-        inset.set_yscale("log")
-    for cell in drawn:
-        style = styles[_series_labels(cell, spec)]
-        if cell.diverged and cell is not drawn[0] and limits is None:
-            limits = axes.get_ylim()
-        for target in [axes] if inset is None else [axes, inset]:
-            if panel.kind == "points":
-                _draw_point(target, cell, panel, style)
-            elif panel.kind == "trace":
-                _draw_trace(target, cell, style)
-            else:
-                _draw_mean_curve(target, cell, panel, style, band=target is axes)
-    if not drawn:
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center", color="0.5")
-    axes.set_title(panel.title, fontsize=9)
-    axes.set_xlabel(measure_title(panel.x), fontsize=8)
-    axes.set_ylabel(panel.ylabel or measure_title(panel.y), fontsize=8)
-    axes.tick_params(which="both", labelsize=7)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    if panel.limits is not None:
-        axes.set_ylim(*panel.limits)
-    elif limits is not None:
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, min(high, 10 * limits[1] if panel.log else 2 * limits[1] - limits[0]))
-    if inset is not None and panel.zoom is not None:
-        left, right = (share * max(cell.config.run.steps for cell in drawn) for share in panel.zoom)
-        inset.set(xlim=(left, right), ylim=_range(inset, left, right))
-        inset.tick_params(which="both", labelsize=6)
-        axes.indicate_inset_zoom(inset, edgecolor="0.4")
+class _DrawnPanel:
+    """A panel on its axes."""
+
+    def __init__(
+        self, axes: Axes, panel: Panel, spec: FigureSpec, results: Results, styles: dict[tuple[str, ...], Style]
+    ) -> None:
+        self.axes, self.panel, self._spec, self._styles = axes, panel, spec, styles
+        self.cells = [cell for cell in results if cell.history is not None]
+        if panel.log:
+            axes.set_yscale("log")
+        self.inset = _inset(axes, self.cells, panel) if panel.zoom is not None and self.cells else None
+        if self.inset is not None and panel.log:
+            self.inset.set_yscale("log")
+
+    def draw(self, diverged: bool) -> None:
+        """Draw the cells that diverged, or the others."""
+        for cell in self.cells:
+            if bool(cell.diverged) is not diverged:
+                continue
+            style = self._styles[_series_labels(cell, self._spec)]
+            for target in [self.axes] if self.inset is None else [self.axes, self.inset]:
+                if self.panel.kind == "points":
+                    _draw_point(target, cell, self.panel, style)
+                elif self.panel.kind == "trace":
+                    _draw_trace(target, cell, style)
+                else:
+                    _draw_mean_curve(target, cell, self.panel, style, note=target is self.axes)
+
+    def finish(self) -> None:
+        """Add titles, and the range of the enlarged part."""
+        axes, panel = self.axes, self.panel
+        if not self.cells:
+            axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center", color="0.5")
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xlabel(measure_title(panel.x), fontsize=8)
+        axes.set_ylabel(panel.ylabel or measure_title(panel.y), fontsize=8)
+        axes.tick_params(which="both", labelsize=7)
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if self.inset is not None and panel.zoom is not None:
+            left, right = (share * max(cell.config.run.steps for cell in self.cells) for share in panel.zoom)
+            self.inset.set(xlim=(left, right), ylim=_range(self.inset, left, right))
+            self.inset.tick_params(which="both", labelsize=6)
+            axes.indicate_inset_zoom(self.inset, edgecolor="0.4")
+
+
+def _draw_group(group: Sequence[_DrawnPanel]) -> None:
+    """Draw panels that share their axes: curves of cells that diverged may leave them, and do not set their limits."""
+    first = group[0]
+    sound = any(not cell.diverged for drawn in group for cell in drawn.cells)
+    for drawn in group:
+        drawn.draw(diverged=False)
+    limits = first.axes.get_ylim()
+    for drawn in group:
+        drawn.draw(diverged=True)
+    if first.panel.limits is not None:
+        first.axes.set_ylim(*first.panel.limits)
+    elif sound and any(cell.diverged for drawn in group for cell in drawn.cells):
+        scale, inverse = (np.log, np.exp) if first.panel.log else (np.asarray, np.asarray)
+        least, most = scale(limits)
+        beyond = LEAVING * (most - least)
+        low, high = first.axes.get_ylim()
+        first.axes.set_ylim(max(low, float(inverse(least - beyond))), min(high, float(inverse(most + beyond))))
+    for drawn in group:
+        drawn.finish()
 
 
 def _inset(axes: Axes, drawn: list[CellResult], panel: Panel) -> Axes:
@@ -166,9 +219,7 @@ def _range(axes: Axes, left: float, right: float) -> tuple[float, float]:
     return float(inside.min() - margin), float(inside.max() + margin)
 
 
-def _draw_mean_curve(
-    axes: Axes, cell: CellResult, panel: Panel, style: tuple[str, str, str], band: bool = True
-) -> None:
+def _draw_mean_curve(axes: Axes, cell: CellResult, panel: Panel, style: Style, note: bool) -> None:
     """The mean over seeds, with a band of one sample standard deviation on either side."""
     frame = _finite(cell.frame(panel.y))
     if panel.y == "consensus_x":
@@ -177,48 +228,62 @@ def _draw_mean_curve(
         frame = frame.merge(cell.frame(panel.x).rename(columns={"y": "x"})[["seed", "t", "x"]], on=["seed", "t"])
     else:
         frame["x"] = frame["t"] if panel.x == "iteration" else frame["phases"]
-    groups = frame.groupby("t")
-    x, y, s = groups["x"].mean(), groups["y"].mean(), groups["y"].std().fillna(0.0)
-    _draw_band(axes, _array(x), _array(y), _array(s) if band else None, panel.log, style)
+    _draw(axes, over_seeds(frame[frame["y"] > SMALLEST] if panel.log else frame, panel.log, _ends(cell)), style, note)
 
 
-def _draw_band(
-    axes: Axes, x: Values, y: Values, s: Values | None, log: bool, style: tuple[str, str, str], width: float = 1.3
-) -> None:
-    """A line `y` over `x`, with a band of width `s` on either side if given; each `[points]`."""
-    colour, dash, _ = style
-    keep = y > SMALLEST if log else np.full(len(y), True)
-    axes.plot(x[keep], y[keep], dash, color=colour, linewidth=width)
-    if s is not None:
-        low = np.maximum(y - s, 0.05 * y) if log else y - s
-        axes.fill_between(x[keep], low[keep], (y + s)[keep], color=colour, alpha=0.16, linewidth=0)
+def _draw(axes: Axes, curve: SeedCurve, style: Style, note: bool, linewidth: float = 1.3) -> None:
+    """A curve with a band, and with markers at other points than those of the other curves."""
+    colour, dash, marker = style
+    every = max(1, len(curve.x) // MARKS)
+    draw_seed_curve(
+        axes,
+        curve,
+        band=BAND,
+        note=note,
+        linewidth=linewidth,
+        color=colour,
+        linestyle=dash,
+        marker=marker,
+        markersize=3,
+        markevery=(MARKERS.index(marker) * every // len(MARKERS), every),
+    )
 
 
-def _draw_trace(axes: Axes, cell: CellResult, style: tuple[str, str, str]) -> None:
+def _ends(cell: CellResult) -> "pd.Series[float]":
+    """The last iteration of each seed: of one that diverged, where it did."""
+    assert cell.history is not None
+    return cell.history.groupby("seed")["iteration"].max().astype(float)
+
+
+def _draw_trace(axes: Axes, cell: CellResult, style: Style) -> None:
     """Faint: the mean at every iteration; thick: the mean of the seeds' maxima in each communication phase."""
     if cell.trace is None:
         return
     frame = _finite(cell.frame(TRACE))
     frame = frame[frame["t"] > 0]  # all clients start from one model: rounding only
-    every = frame.groupby("t")["y"].mean().clip(lower=SMALLEST)
-    axes.plot(every.index.to_numpy(), every.to_numpy(), "-", color=style[0], linewidth=0.5, alpha=0.3)
+    frame = frame.assign(y=frame["y"].clip(lower=SMALLEST), x=frame["t"])
+    ends = frame.groupby("seed")["t"].max()
+    every = over_seeds(frame, True, ends)
+    axes.plot(every.x, every.mean, "-", color=style[0], linewidth=0.5, alpha=0.3)
     period = cell.config.run.period
     # The exchange at t = kT0 starts the phase of iterations kT0 + 1 … (k + 1)T0.
-    phase = (np.ceil(frame["t"] / period) * period).rename("end")
-    most = frame.groupby(["seed", phase])["y"].max().groupby("end")
-    y, s = most.mean(), most.std().fillna(0.0)
-    _draw_band(axes, _array(y.index), _array(y), _array(s), True, style, width=1.6)
+    frame["end"] = np.ceil(frame["t"] / period) * period
+    # Of a seed that diverged, the last phase is not complete.
+    complete = frame[(frame["end"] <= frame["seed"].map(ends)) | (frame["seed"].map(ends) == ends.max())]
+    most = complete.groupby(["seed", "end"])["y"].max().reset_index().rename(columns={"end": "t"})
+    _draw(axes, over_seeds(most.assign(x=most["t"]), True, ends), style, note=True, linewidth=1.6)
 
 
-def _draw_point(axes: Axes, cell: CellResult, panel: Panel, style: tuple[str, str, str]) -> None:
-    """The mean of the last values, with error bars of one sample standard deviation."""
+def _draw_point(axes: Axes, cell: CellResult, panel: Panel, style: Style) -> None:
+    """The mean of the last values of seeds that did not diverge, with error bars of one sample standard deviation."""
+    ends = _ends(cell)
+    survivors = ends.index[ends == ends.max()] if not cell.diverged else ends.index[ends == cell.config.run.steps]
     last = [_finite(cell.frame(name)).groupby("seed")["y"].last() for name in (panel.x, panel.y)]
+    last = [values[values.index.isin(survivors)] for values in last]
+    if any(values.empty for values in last):
+        return
     (x, sx), (y, sy) = ((values.mean(), values.std() if len(values) > 1 else 0.0) for values in last)
     axes.errorbar(x, y, xerr=sx, yerr=sy, fmt=style[2], color=style[0], markersize=5, capsize=2, linewidth=1)
-
-
-def _array(values: "pd.Series[float] | pd.Index[float]") -> Values:
-    return np.asarray(values, dtype=np.float64)
 
 
 def _finite(frame: pd.DataFrame) -> pd.DataFrame:
@@ -227,8 +292,10 @@ def _finite(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _save(figure: Figure, folder: Path) -> None:
-    """Write both files, with the same bytes for the same figure; a palette makes the PNG a third of the size."""
+    """Write all files, with the same bytes for the same figure; a palette makes the PNG a third of the size."""
     figure.savefig(folder / "figure.pdf", metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    with rc_context({"svg.hashsalt": "depositum"}):
+        figure.savefig(folder / "figure.svg", metadata={"Date": None, "Creator": None})
     raw = io.BytesIO()
     figure.savefig(raw, format="png", dpi=130)
     raw.seek(0)

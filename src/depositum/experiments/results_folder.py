@@ -11,10 +11,13 @@ from typing import Any
 import pandas as pd
 
 from depositum.errors import RunError
+from depositum.experiments.cache import CachedCell
 from depositum.experiments.claims import VERDICTS, JudgedClaim, judge
+from depositum.experiments.definition import Experiment
 from depositum.experiments.figures import draw_figure
-from depositum.experiments.plan import Plan
+from depositum.experiments.plan import Plan, make_plan
 from depositum.experiments.results import CellResult, Results
+from depositum.experiments.sweep import SweepOptions
 from depositum.experiments.tables import as_latex, as_markdown, make_tables
 from depositum.experiments.tuning import TuningTask
 from depositum.metrics import COLUMNS
@@ -48,6 +51,65 @@ def write_results(plan: Plan, results: Results, folder: Path) -> list[JudgedClai
         text = tuning_frame(plan.tuning).to_csv(index=False, float_format="%.6g", lineterminator="\n")
         _write(folder / "tuning.csv", text)
     return judged
+
+
+def redraw_figure(experiment: Experiment, folder: Path) -> bool:
+    """Draw the figure again from the results in a folder, running nothing; False if the experiment has none."""
+    if experiment.figure is None:
+        return False
+    summary = read_summary(folder)
+    plan = make_plan(experiment, SweepOptions(quick=summary["quick"], overrides=tuple(summary["set"])))
+    check_folder(plan, folder, folder)
+    draw_figure(experiment, read_results(plan, folder), folder)
+    return True
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of the results in a folder; raises if there are none."""
+    path = folder / SUMMARY
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = summary["cells"], summary["quick"], summary["set"]
+    except FileNotFoundError:
+        raise RunError(f"{folder}: contains no results of an experiment (there is no {SUMMARY})") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{path}: cannot be read ({error or type(error).__name__})") from None
+    return summary
+
+
+def read_results(plan: Plan, folder: Path) -> Results:
+    """The results in a folder as they were written: of every cell its history, its trace, and who diverged."""
+    axes, summary = plan.experiment.axes, read_summary(folder)
+    runs = _read_table(folder / "runs.csv", axes)
+    traced = folder / "trace.csv.gz"
+    traces = _read_table(traced, axes) if traced.exists() else None
+    cells = []
+    for cell in plan.cells:
+        name = CellResult(cell.labels, cell.checked.config, None).name
+        entry, history = summary["cells"].get(name), _cell_rows(runs, cell.labels)
+        if entry is None or history.empty:
+            cells.append(CellResult(cell.labels, cell.checked.config, None))
+            continue
+        cached = CachedCell(folder, entry["seeds"], entry["diverged"], entry["seconds"], "", {})
+        trace = None if traces is None else _cell_rows(traces, cell.labels)
+        cells.append(CellResult(cell.labels, cell.checked.config, cached, history.drop(columns="diverged"), trace))
+    return Results(cells, {axis: plan.experiment.labels(axis) for axis in axes})
+
+
+def _read_table(path: Path, axes: Sequence[str]) -> pd.DataFrame:
+    """A table that `write_results` wrote; labels such as "none" are text."""
+    try:
+        labels = dict.fromkeys(axes, str)
+        return pd.read_csv(path, dtype=labels, keep_default_na=False, na_values={"": [""]} | {c: [] for c in axes})
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def _cell_rows(table: pd.DataFrame, labels: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of a cell, without the columns of its labels."""
+    for axis, label in labels.items():
+        table = table[table[axis] == label]
+    return table.drop(columns=list(labels)).reset_index(drop=True)
 
 
 def check_folder(plan: Plan, folder: Path, cache: Path) -> None:

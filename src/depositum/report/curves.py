@@ -1,4 +1,7 @@
-"""Curves of runs: mean over seeds with bands of one standard deviation, one panel per measure."""
+"""Curves of runs: mean over seeds with bands of one standard deviation, one panel per measure.
+
+On logarithmic axes both are of the logarithm. From where a seed has diverged, the mean of the others is thinner.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -16,6 +19,7 @@ from matplotlib.ticker import PercentFormatter
 from depositum.metrics import user_columns
 from depositum.report.compared_runs import RunGroup, labels
 from depositum.report.figure_file import save_figure
+from depositum.report.seed_statistics import draw_seed_curve, over_seeds
 
 #: A pattern of a line, as matplotlib takes it.
 Dash = str | tuple[int, tuple[int, ...]]
@@ -30,8 +34,9 @@ PANELS = (
     ("gradient_error_mean", "gradient-estimation error, running mean", True),
     ("sparsity", "sparsity (share of zeros)", False),
 )
-#: Distinguishable with the common forms of colour blindness, and by dash pattern in black and white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#8B4513")
+#: Distinguishable with the common forms of colour blindness, the first five by their lightness alone (a test computes
+#: the distances), and by dash pattern.
+COLOURS = ("#003A7D", "#228833", "#CC79A7", "#7A21DD", "#CCBB44", "#33BBEE", "#882255", "#000000", "#7F7F7F")
 DASHES = ("-", "--", "-.", ":")
 #: Where some runs are set apart, lines tell both kinds apart first, and runs of the same colour only then.
 RANKED_DASHES: tuple[Dash, ...] = ("-", (0, (9, 2)), (0, (9, 2, 2, 2)))
@@ -119,6 +124,8 @@ def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against:
         _draw_legend(figure, parts)
     several_seeds = any(curve.frame["seed"].nunique() > 1 for curve in curves)
     statistic = f"mean {'± standard deviation ' * bands}over seeds" if several_seeds else ""
+    if statistic and any(axes.get_yscale() == "log" for axes in grid.flat):
+        statistic += ", of logarithms on logarithmic axes"
     if title or statistic:
         figure.suptitle(", ".join(part for part in (title, statistic) if part), fontsize=11)
     save_figure(figure, path)
@@ -209,27 +216,16 @@ def _list_runs(labels: list[str], runs: int) -> str:
 
 
 def _draw_curve(axes: Axes, curve: Curve, column: str, against: str, band: bool) -> None:
-    groups = _points(curve.frame, column).groupby("iteration")
-    x, mean, std = groups[against].mean(), groups[column].mean(), groups[column].std().fillna(0.0)
-    low = mean - std
-    if axes.get_yscale() == "log":
-        positive = mean > 0
-        x, mean, std = x[positive], mean[positive], std[positive]
-        low = (mean - std).clip(lower=mean * 0.05)
-    single = len(x) == 1  # neither a line nor a band of a single point would be visible
-    axes.plot(
-        x.to_numpy(),
-        mean.to_numpy(),
-        label=curve.label,
-        linewidth=1.6,
-        marker="o" if single else None,
-        markersize=5,
-        **curve.style,
-    )
-    if not band or not (std > 0).any():  # a band of zero height would collapse the limits of a logarithmic axis
-        return
-    colour = curve.style["color"]
-    if single:
-        axes.errorbar(x, mean, yerr=[mean - low, std], fmt="none", ecolor=colour, capsize=3, linewidth=1.6)
-    else:
-        axes.fill_between(x.to_numpy(), low.to_numpy(), (mean + std).to_numpy(), color=colour, alpha=0.18, linewidth=0)
+    points = _points(curve.frame, column)
+    table = pd.DataFrame({"seed": points["seed"], "t": points["iteration"], "x": points[against], "y": points[column]})
+    ends = curve.frame.groupby("seed")["iteration"].max()
+    drawn = over_seeds(table, axes.get_yscale() == "log", ends)
+    single = len(drawn.x) == 1  # neither a line nor a band of a single point would be visible
+    style: dict[str, Any] = {**curve.style, "label": curve.label, "marker": "o" if single else None, "markersize": 5}
+    # A band of zero height would collapse the limits of a logarithmic axis.
+    draw_seed_curve(axes, drawn, band=0.0 if single or not band else 0.18, **style)
+    if single and band and drawn.has_band:
+        around = [drawn.mean - drawn.low, drawn.high - drawn.mean]
+        axes.errorbar(
+            drawn.x, drawn.mean, yerr=around, fmt="none", ecolor=curve.style["color"], capsize=3, linewidth=1.6
+        )
