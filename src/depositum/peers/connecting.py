@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -18,8 +19,10 @@ from depositum.federation.agreement import member_of, server_name
 from depositum.federation.member_folder import AUTHORITY, CERTIFICATE, KEY, MemberFolder
 from depositum.peers.frames import Refused
 
-#: Seconds for a connection and its handshake, and how many strangers may be shaking hands at once.
-HANDSHAKE, STRANGERS = 15.0, 32
+#: Seconds for a connection and its handshake.
+HANDSHAKE = 15.0
+#: How many connections may be shaking hands at once, in all and from one address.
+STRANGERS, OF_ONE_ADDRESS = 64, 16
 #: Seconds between two attempts to dial: the first, and the longest.
 FIRST_RETRY, LAST_RETRY = 0.1, 10.0
 
@@ -123,7 +126,8 @@ class Listener:
         refuse: Callable[[str, str], None],
     ) -> None:
         self._identity, self._accept, self._refuse = identity, accept, refuse
-        self._strangers = threading.BoundedSemaphore(STRANGERS)
+        self._strangers: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._socket = _listening_socket(address)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._listen, name=f"{identity.name} listens", daemon=True)
@@ -138,9 +142,12 @@ class Listener:
                     return
                 time.sleep(0.1)  # too many open files, for instance
                 continue
-            if not self._strangers.acquire(blocking=False):
+            with self._lock:
+                welcome = self._strangers.total() < STRANGERS and self._strangers[address[0]] < OF_ONE_ADDRESS
+                self._strangers[address[0]] += welcome
+            if not welcome:
                 connection.close()
-                self._refuse(address[0], f"more than {STRANGERS} connections at once without a certificate yet")
+                self._refuse(address[0], "too many connections at once that have not shown a certificate yet")
                 continue
             threading.Thread(target=self._greet, args=(connection, address[0]), daemon=True).start()
 
@@ -158,7 +165,9 @@ class Listener:
             connection.close()
             return
         finally:
-            self._strangers.release()
+            with self._lock:
+                self._strangers[address] -= 1
+                self._strangers += Counter()  # forgets addresses without connections
         self._accept(name, secured)
 
     def close(self) -> None:

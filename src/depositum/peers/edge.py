@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +43,8 @@ from depositum.peers.resumption import Position
 AHEAD = 2
 #: Seconds without a frame after which a ping is sent: cloud load balancers cut connections that idle for 4 minutes.
 PING = 30.0
+#: Seconds after which a connection has lasted long enough for the next attempt to be made at once.
+LASTING = 10.0
 #: Seconds that the last frames before a connection is closed may take.
 PARTING = 3.0
 
@@ -241,7 +244,7 @@ class Edge:
     def stop(self, reason: str = "") -> None:
         """Close the edge; with a reason, the neighbour learns that this member has ended the run for good."""
         with self._changed:
-            self._closing, self._hang_up = True, reason or self._hang_up
+            self._closing, self._hang_up = True, reason
             self._changed.notify_all()
         self._bell.ring()
         if self._thread.is_alive():
@@ -252,37 +255,42 @@ class Edge:
 
     def _converse_until_closed(self) -> None:
         retries = Retries()
-        while not self._closing:
+        while not (self._closing or self.parted):
             connection = self._connect(retries)
             if connection is None:
                 continue
             began = time.monotonic()
-            last: bytes | None = None
-            try:
-                self._hang_up = ""
-                reading, writing = self._reading(), self._writing()
-                converse(connection, self._bell, reading, writing, self._ends)
-                writing.close()
-                if self._hang_up:
-                    last = frame(Kind.STOPPED if self._closing else Kind.REFUSED, {"reason": self._hang_up[:800]})
-                    if not self._closing:
-                        raise Refused(self._hang_up)
-            except Lost as lost:
-                self._disconnected(str(lost), retries)
-            except Refused as refused:
-                last = last or frame(Kind.REFUSED, {"reason": str(refused)[:800]})
-                self._disconnected(str(refused), retries)
-            except Exception as error:  # a full disk, for instance: the program must not wait in vain
-                with self._changed:
-                    self.failure = error
-                    self._changed.notify_all()
-                return
-            finally:
-                self._part(connection, last if self._between_frames else None)
-            if time.monotonic() - began > 10:
+            reason = self._converse(connection)
+            if time.monotonic() - began > LASTING:
                 retries.succeeded()
+            if reason:
+                self._disconnected(reason, retries)
         with self._changed:
             self.connected = False
+
+    def _converse(self, connection: ssl.SSLSocket) -> str:
+        """Exchange frames over one connection until it ends; return why, unless this end has another one or closes."""
+        last, reason = None, ""
+        with self._changed:
+            self.connected, self.position, self.is_starting, self._hang_up = False, None, False, ""
+        try:
+            with closing(self._reading()) as reading, closing(self._writing()) as writing:
+                converse(connection, self._bell, reading, writing, self._ends)
+            reason = self._hang_up
+            if reason:
+                last = frame(Kind.STOPPED if self._closing else Kind.REFUSED, {"reason": reason[:800]})
+        except Lost as lost:
+            reason = str(lost)
+        except Refused as refused:
+            reason = str(refused)
+            last = frame(Kind.REFUSED, {"reason": reason[:800]})
+        except Exception as error:  # a full disk, for instance: the program must not wait in vain
+            with self._changed:
+                self.failure, self._closing = error, True
+                self._changed.notify_all()
+        finally:
+            self._part(connection, last if self._between_frames else None)
+        return reason
 
     def _ends(self) -> bool:
         return self._closing or self._offered is not None or bool(self._hang_up)
@@ -303,8 +311,8 @@ class Edge:
     def _disconnected(self, reason: str, retries: Retries) -> None:
         """Take note of why there is no connection, and wait before the next attempt."""
         with self._changed:
-            news = self.connected or self.problem != reason
-            if self.connected:
+            news = self.problem != reason
+            if self.connected or not self.problem:
                 self.since = time.time()
             self.connected, self.problem = False, reason
             self._changed.notify_all()
@@ -376,7 +384,9 @@ class Edge:
     def _message(self, envelope: Envelope) -> Reading:
         """Read a message that is in turn and of the right size, once it has been asked for or there is room for it."""
         number, size, subject = envelope
-        if not self._running or number != self._needs:
+        if not self._running:
+            raise Refused(f"sent message {number} before it was asked for any")
+        if number != self._needs:
             state = "repeated" if number < self._needs else "out of turn"
             raise Refused(f"sent message {number} {state}; message {self._needs} is the next one")
         while (buffer := self._room(number, size)) is None:
