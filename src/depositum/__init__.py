@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         PeerLost,
         RegularizerError,
     )
-    from depositum.fitting import FitResult, fit, load, tune
+    from depositum.fitting import FitResult, fit, load, tune, write_report
     from depositum.metrics import MetricSettings
     from depositum.networks import (
         Network,
@@ -78,7 +78,7 @@ _NAMES = {
     "depositum.errors": (
         "ConfigError DataError DepositumError DivergedError GroupError NetworkError PeerLost RegularizerError"
     ),
-    "depositum.fitting": "FitResult fit load tune",
+    "depositum.fitting": "FitResult fit load tune write_report",
     "depositum.metrics": "MetricSettings",
     "depositum.networks": (
         "Network complete erdos_renyi exponential geometric grid hypercube network one_peer_exponential path "
@@ -147,6 +147,7 @@ __all__ = [
     "star",
     "torus",
     "tune",
+    "write_report",
 ]
 
 

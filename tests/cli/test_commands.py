@@ -36,12 +36,16 @@ def test_run_writes_its_files_and_a_table(config: Path) -> None:
     assert first.code == 0
     assert first.err == ""
     assert "test accuracy" in first.out
-    assert first.out.splitlines()[-1] == f"curves: {Path('out/curves.png')}"
+    assert first.out.splitlines()[-2:] == [
+        f"curves: {Path('out/curves.png')}",
+        "one page about it: depositum report out",
+    ]
     assert set(files(Path("out"))) == {
         "config.toml",
         "history.csv",
         "consensus.csv",
         "clients.csv",
+        "participants.json",
         "state.safetensors",
         "state.previous.safetensors",
         "model.safetensors",

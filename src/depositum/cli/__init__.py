@@ -21,6 +21,7 @@ from depositum.launch import launched
 COMMANDS = {
     "run": "Train with the settings of CONFIG.toml.",
     "compare": "Compare runs: a table of final measures, and their curves in one figure.",
+    "report": "Write one HTML page about runs: curves, network, clients, settings, tables.",
     "tune": "Choose the stepsize of CONFIG.toml, or other hyper-parameters, on held-out training data.",
     "methods": "List the methods, with the paper's complexity table; with NAME, explain one.",
     "reproduce": "Run an experiment of the paper, and compare the results with the paper's.",

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from depositum.algorithms import ALGORITHMS
 from depositum.cli.interrupt import INTERRUPTED
-from depositum.cli.options import Force, Overrides, check_figure_file
+from depositum.cli.options import Force, Overrides, Report, check_figure_file
+from depositum.cli.report import offer_report
 from depositum.engines import describe_divergences
 from depositum.errors import ConfigError, RunError, listing, nearest
 from depositum.interrupt import StopOnSignal
@@ -18,9 +19,9 @@ from depositum.report.compared_runs import ComparedRun, Table, grouped_by_proble
 from depositum.report.curves import X_AXES, draw_comparison
 from depositum.report.history_tables import comparison_table
 from depositum.report.progress import ProgressBar, TuningProgress
-from depositum.runs import ResolvedConfig, checkpoint, execute, load
+from depositum.report.run_folders import distinct_names, read_run
+from depositum.runs import ResolvedConfig, execute, load
 from depositum.runs.config_file import register_extensions_of
-from depositum.runs.folder import read_history, read_table
 from depositum.tuning import automatic, tuned
 
 
@@ -51,6 +52,7 @@ def command(
     against: Annotated[
         str, typer.Option(metavar=f"<{'|'.join(X_AXES)}>", help="The horizontal axis of the curves.")
     ] = "iteration",
+    report: Report = False,
     force: Force = False,
 ) -> None:
     """Compare runs: a table of final measures, and their curves in one figure.
@@ -77,6 +79,7 @@ def command(
         if not any((folder / _folder_name(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure_file(figure, force)  # not written by an earlier call of this command
         compared = run_methods(configs, folder)
+        runs, page_folder = [folder / _folder_name(run.name) for run in compared], folder
         reference = own_problem(runs[0], overrides or [])
     else:
         settings = " ".join(overrides or [])
@@ -86,7 +89,8 @@ def command(
         figure = out or Path("compare.png")
         check_figure_file(figure, force)
         _check_distinct(runs)
-        compared = [read_run(name, path) for name, path in zip(_labels(runs), runs, strict=True)]
+        page_folder = figure.parent
+        compared = [read_run(name, path, _warn) for name, path in zip(distinct_names(runs), runs, strict=True)]
     groups = grouped_by_problem(compared, reference)
     draw_comparison(groups, figure, against=against)
     console = Console()
@@ -94,6 +98,7 @@ def command(
     if tune:
         typer.echo(f"each method has its own best stepsize, chosen on held-out data: {folder}/METHOD/tuning.toml")
     typer.echo(f"curves: {figure}")
+    offer_report(runs, page_folder, report, reference)
 
 
 def load_methods(config: Path, methods: str | None, overrides: Sequence[str]) -> dict[str, ResolvedConfig]:
@@ -168,21 +173,6 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[Com
     return out
 
 
-def read_run(name: str, folder: Path) -> ComparedRun:
-    """A run in a folder, as far as it can be read: its configuration or checkpoint may be missing."""
-    history = read_history(folder)
-    try:
-        latest = checkpoint.read_latest(folder)
-    except RunError as error:
-        typer.echo(f"warning: {error}; whether seeds diverged is not known", err=True)
-        latest = None
-    if latest is not None and latest.problem:
-        typer.echo(f"warning: {latest.problem}", err=True)
-    snapshot = None if latest is None else latest.snapshot
-    diverged = "" if snapshot is None else describe_divergences([*snapshot.diverged.values()], len(snapshot.seeds))
-    return ComparedRun(name, history, read_table(folder), diverged)
-
-
 def _folder_name(method: str) -> str:
     """The folder of a method's run; names of user-defined methods (`file.py:Class`) contain a colon."""
     return method.replace(":", ".")
@@ -212,7 +202,5 @@ def _check_distinct(folders: list[Path]) -> None:
         seen.add(folder.resolve())
 
 
-def _labels(folders: list[Path]) -> list[str]:
-    """The folders' names, or their paths if names repeat."""
-    names = [folder.resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+def _warn(line: str) -> None:
+    typer.echo(f"warning: {line}", err=True)

@@ -16,7 +16,10 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. algorithm.alpha=0.1; repeatable."),
 ]
 FigureFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="The figure's file (.png, .pdf or .svg).")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing figure.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
+Report = Annotated[
+    bool, typer.Option("--report", help="Also write report.html, one page about everything, to open in a browser.")
+]
 
 
 def check_figure_file(out: Path, force: bool) -> None:

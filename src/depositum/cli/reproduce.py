@@ -9,7 +9,8 @@ from rich.table import Table
 
 from depositum import experiments
 from depositum.cli.interrupt import INTERRUPTED
-from depositum.cli.options import Overrides
+from depositum.cli.options import Overrides, Report
+from depositum.cli.report import offer_report
 from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Plan, SweepOptions
@@ -67,6 +68,7 @@ def command(
     page: Annotated[
         bool, typer.Option("--page", help="Write docs/reproduction.md from the folder results/ (after running ID).")
     ] = False,
+    report: Report = False,
 ) -> None:
     """Run an experiment of the paper, and compare the results with the paper's.
 
@@ -97,7 +99,7 @@ def command(
         with StopOnSignal() as stop:
             for plan in plans:
                 try:
-                    _reproduce(plan, cache, out or _default_folder(plan), InterruptibleProgress(stop))
+                    _reproduce(plan, cache, out or _default_folder(plan), InterruptibleProgress(stop), report)
                 except (ConfigError, DataError) as error:  # e.g. data or a pretrained model is missing
                     if name != "all":
                         raise
@@ -135,7 +137,7 @@ def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None
         typer.echo(f"figure: {folder / 'figure.svg'}" if drawn else f"{experiment.id} has no figure")
 
 
-def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgress) -> None:
+def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgress, report: bool) -> None:
     try:
         results = experiments.run_experiment(plan, cache, progress)
     except (experiments.SweepStopped, Interrupted):
@@ -146,6 +148,7 @@ def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgre
     if plan.options.quick:
         typer.echo(QUICK_NOTE.strip())
     typer.echo(f"results: {out}")
+    offer_report([out], out, report)
 
 
 def _claims_table(plan: Plan, judged: list[JudgedClaim]) -> Table:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from depositum.cli.interrupt import INTERRUPTED, StopUnderTorchrun
-from depositum.cli.options import ConfigFile, Overrides
+from depositum.cli.options import ConfigFile, Overrides, Report
+from depositum.cli.report import offer_report
 from depositum.engines import Callback
 from depositum.errors import DivergedError
 from depositum.interrupt import StopOnSignal
@@ -33,6 +34,7 @@ def command(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files to the run's folder.")
     ] = False,
+    report: Report = False,
 ) -> None:
     """Train with the settings of CONFIG.toml.
 
@@ -46,7 +48,7 @@ def command(
     """
     folder = out or Path("runs") / config.stem
     if launched():
-        _run_as_process(config, overrides or [], folder, tensorboard)
+        _run_as_process(config, overrides or [], folder, tensorboard, report)
         return
     spec = load(config, overrides or [])
     with StopOnSignal() as stop:
@@ -58,10 +60,10 @@ def command(
             say=_print_line,
             on_loop=stop.attach,
         )
-    _report(result, spec, folder, stop.requested)
+    _report(result, spec, folder, stop.requested, report)
 
 
-def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboard: bool) -> None:
+def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboard: bool, report: bool) -> None:
     """The same as one process of several; only rank 0 prints."""
     stop = StopUnderTorchrun()
     communicator, spec = join_run(config, overrides)
@@ -74,7 +76,7 @@ def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboar
         on_loop=stop.attach,
     )
     if communicator.rank == 0:
-        _report(result, spec, folder, not result.finished)
+        _report(result, spec, folder, not result.finished, report)
         return
     if result.writes:
         _draw(result, folder)
@@ -103,7 +105,7 @@ def _draw(result: RunResult, folder: Path) -> Path:
     return figure
 
 
-def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool) -> None:
+def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool, page: bool) -> None:
     """Draw the curves and print the table of final measures, or where the run was stopped."""
     name, history, figure = folder.resolve().name, result.history.frame, _draw(result, folder)
     if stopped and not (result.finished or result.stop_reason):
@@ -117,6 +119,7 @@ def _report(result: RunResult, spec: ResolvedConfig, folder: Path, stopped: bool
     if spread := client_spread(folder):
         typer.echo(spread)
     typer.echo(f"curves: {figure}")
+    offer_report([folder], folder, page)
     result.raise_if_diverged(spec)
     remedy = f"{spec.algorithm.shorter_steps('algorithm.')}, or `depositum tune`"
     if worse := ended_worse(history, remedy):

@@ -18,7 +18,7 @@ from depositum.data.loading import (
     load,
     needs_tokenizer,
 )
-from depositum.data.partitions import PARTITIONS, draw_partition, heterogeneity, partition
+from depositum.data.partitions import PARTITIONS, class_counts, draw_partition, heterogeneity, partition
 from depositum.data.user_arrays import check_labels, observed_labels, with_integer_labels
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "arguments_without_paths",
     "check",
     "check_labels",
+    "class_counts",
     "client_file",
     "client_pattern",
     "data_folder",

@@ -106,7 +106,7 @@ def stepsize_text(table: Table) -> str:
     """A method's stepsize by its own name, such as `"η = 0.1"`; empty for a method whose name for it is not known."""
     method = table.get("algorithm", {})
     key = ALGORITHMS.attribute(method.get("name", "depositum"), "stepsize_key", "alpha")
-    return f"{SYMBOLS.get(key, key)} = {_value(method[key])}" if key in method else ""
+    return f"{SYMBOLS.get(key, key)} = {setting_text(method[key])}" if key in method else ""
 
 
 def grouped_by_problem(runs: Sequence[ComparedRun], reference: Table | None = None) -> list[RunGroup]:
@@ -132,6 +132,15 @@ def grouped_by_problem(runs: Sequence[ComparedRun], reference: Table | None = No
     out = [RunGroup(_own_problem(ranked, apart, reference), ranked, "ranked")] if ranked else []
     diverged = [run for run in runs if run.diverged]
     return [*out, *apart, *([RunGroup("diverged, not ranked", diverged, "diverged")] if diverged else [])]
+
+
+def commonest_problem(runs: Sequence[ComparedRun]) -> Table | None:
+    """The configuration of a run whose problem most runs solve, the first of equals; None if none is known.
+
+    It is what a folder of runs compares, where the configuration that it was made from is not at hand.
+    """
+    tables = [run.table for run in runs if run.table is not None]
+    return max(tables, key=lambda t: sum(not problem_differences(t, other) for other in tables), default=None)
 
 
 def stepsizes(runs: Sequence[ComparedRun], always: bool = False) -> dict[str, str]:
@@ -198,10 +207,10 @@ def _problem_text(table: Table, other: Table, keys: Any) -> str:
     problem, compared = solved_problem(table), solved_problem(other)
     parts = []
     if {"beta", "regularizer"} & set(keys):
-        h = "no regularizer" if not problem["beta"] else _value(problem["regularizer"])
+        h = "no regularizer" if not problem["beta"] else setting_text(problem["regularizer"])
         parts.append(f"{h}, β = {problem['beta']:g}")
     others = sorted(set(keys) - {"beta", "regularizer"})
-    parts += [f"{key} = {_value(problem.get(key), compared.get(key))}" for key in others]
+    parts += [f"{key} = {setting_text(problem.get(key), compared.get(key))}" for key in others]
     return "; ".join(parts)
 
 
@@ -209,7 +218,7 @@ def _differing(key: str, values: Mapping[str, Any]) -> Iterator[str]:
     """The line of one setting, with the most common value first."""
     groups: dict[str, list[str]] = {}
     for name, value in values.items():
-        groups.setdefault(_value(value), []).append(name)
+        groups.setdefault(setting_text(value), []).append(name)
     if len(groups) < 2:
         return
     common, *others = sorted(groups, key=lambda text: -len(groups[text]))
@@ -223,11 +232,13 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _value(value: Any, other: Any = None) -> str:
+def setting_text(value: Any, other: Any = None) -> str:
     """A setting in a few words; of a choice by name, only the arguments in which it differs from `other`.
 
-    >>> _value(0.05), _value({"dirichlet": {"theta": 0.5}}), _value({"ring": {"hops": 1}}, {"ring": {"hops": 2}})
-    ('0.05', 'dirichlet (theta = 0.5)', 'ring (hops = 1)')
+    >>> setting_text(0.05), setting_text({"dirichlet": {"theta": 0.5}})
+    ('0.05', 'dirichlet (theta = 0.5)')
+    >>> setting_text({"ring": {"hops": 1}}, {"ring": {"hops": 2}})
+    'ring (hops = 1)'
     """
     if value is None:
         return "not set"
@@ -236,7 +247,7 @@ def _value(value: Any, other: Any = None) -> str:
     if isinstance(value, int | float):
         return f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]" if len(value) <= LISTED else f"{len(value)} values"
+        return "[" + ", ".join(map(setting_text, value)) + "]" if len(value) <= LISTED else f"{len(value)} values"
     parts = []
     for name, arguments in value.items():
         compared = other.get(name) if isinstance(other, Mapping) else None
@@ -244,8 +255,8 @@ def _value(value: Any, other: Any = None) -> str:
             shown = {
                 k: v for k, v in arguments.items() if not isinstance(compared, Mapping) or compared.get(k) != v
             } or arguments
-            listed = ", ".join(f"{k} = {_value(v)}" for k, v in shown.items())
+            listed = ", ".join(f"{k} = {setting_text(v)}" for k, v in shown.items())
             parts.append(f"{name} ({listed})" if listed else str(name))
         else:
-            parts.append(f"{name} = {_value(arguments)}")
+            parts.append(f"{name} = {setting_text(arguments)}")
     return ", ".join(parts)

@@ -27,6 +27,7 @@ from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
 from depositum.runs.folder_writers import is_writer
 from depositum.runs.given_problem import is_in_memory
+from depositum.runs.participants import PARTICIPANTS, describe_participants
 from depositum.runs.problems import build_engine
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.writing import RankLog, RankWriter
@@ -183,6 +184,7 @@ def _prepare(
         if writes and not done:
             own = () if first else _local_files(spec)
             history = folder.begin(spec, snapshot.t if snapshot else None, traced=False, may_differ=own)
+            folder.write_text(PARTICIPANTS, describe_participants(spec.network, None))
         elif writes:
             history = folder.history()
     return History(communicator.exchange_values(history.records if first else None, "prepare the folder")[0])

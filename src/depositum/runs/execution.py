@@ -26,6 +26,7 @@ from depositum.runs.checkpoint import Latest
 from depositum.runs.config_keys import config_keys, setting_name
 from depositum.runs.folder import RunFolder
 from depositum.runs.folder_lock import exclusive
+from depositum.runs.participants import PARTICIPANTS, describe_participants
 from depositum.runs.problems import build_problem, engine_of
 from depositum.runs.resolved import ResolvedConfig
 from depositum.runs.writing import RunWriter, records_at_end, write_models
@@ -199,6 +200,11 @@ class Run:
             checkpoint.make_current(self.latest)
         return history
 
+    def write_participants(self, problem: Problem, trials: range) -> None:
+        """Write who takes part into the folder; `trials` are the indices of this run's trials in the problem."""
+        if self.folder is not None:
+            self.folder.write_text(PARTICIPANTS, describe_participants(self.spec.network, problem, trials))
+
     def finish(self, snapshot: Snapshot, history: History, stop_reason: str = "") -> None:
         """Set the result."""
         finished, diverged = is_finished(snapshot, self.spec.config.run.steps), list(snapshot.diverged.values())
@@ -265,6 +271,10 @@ class _Executor:
         loop = self._loop(runs[0], engine, Snapshot.joined(resumed) if resumed else None, writers, folder)
         loop.prepare()
         histories = [run.begin() for run in runs]
+        first = 0
+        for run in runs:
+            run.write_participants(engine.problem, range(first, first + len(run.seeds)))
+            first += len(run.seeds)
         loop.history = History(
             {**record, "trial": label}
             for own, history in zip(seeds, histories, strict=True)
@@ -288,6 +298,7 @@ class _Executor:
         problem = build_problem([run.spec])
         self._announce_resumption([run], problem)
         history, snapshot = run.begin(), run.latest.snapshot if run.latest else None
+        run.write_participants(problem, range(len(seeds)))
         steps, every = run.spec.config.run.steps, run.spec.config.run.checkpoint_every
         groups, t, stopped = _halves(seeds), max(run.t, 0), False
         self._say_groups(run, groups)
