@@ -42,6 +42,7 @@ def test_run_writes_its_files_and_a_table(config: Path) -> None:
     ]
     assert set(files(Path("out"))) == {
         "config.toml",
+        "environment.toml",
         "history.csv",
         "consensus.csv",
         "clients.csv",

@@ -46,7 +46,13 @@ class Browser:
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
         options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
-        options += ("--no-first-run", "--hide-scrollbars", "--disable-extensions", "--disable-background-networking", "--mute-audio")
+        options += (
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "--mute-audio",
+        )
         options += ("--force-color-profile=srgb", f"--user-data-dir={self._folder.name}/profile")
         # The browser reads commands from descriptor 3, and answers on 4.
         script = f'exec "$@" 3<&{read_commands} 4>&{write_answers}'

@@ -188,7 +188,7 @@ function legendOf(view) {
       const title = view.groups.length > 1 ? titles[run.name].title : "";
       const heading = title !== last && title ? [h("div", { class: "kind" }, title)] : [];
       last = title;
-      return [...heading, h("button", { type: "button", class: "entry", "data-run": run.name, "aria-pressed": !hidden.has(run.name),
+      return [...heading, h("button", { type: "button", class: "entry", "data-run": run.name, "aria-pressed": String(!hidden.has(run.name)),
         title: "click hides or shows it; double click (or the key I) shows it alone", onclick: () => toggle(run.name), ondblclick: () => isolate(view, run.name),
         onkeydown: (event) => { if (event.key.toLowerCase() === "i") isolate(view, run.name); } }, swatch(k), h("span", {}, run.label, runTags(run)))];
     });
