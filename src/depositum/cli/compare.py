@@ -10,7 +10,7 @@ from rich.console import Console
 
 from depositum.algorithms import ALGORITHMS
 from depositum.cli.interrupt import INTERRUPTED
-from depositum.cli.options import Force, Overrides, Report, check_figure_file
+from depositum.cli.options import Force, Live, Overrides, Report, check_figure_file
 from depositum.cli.report import offer_report
 from depositum.engines import describe_divergences
 from depositum.errors import ConfigError, RunError, listing, nearest
@@ -18,6 +18,7 @@ from depositum.interrupt import StopOnSignal
 from depositum.report.compared_runs import ComparedRun, Table, grouped_by_problem
 from depositum.report.curves import X_AXES, draw_comparison
 from depositum.report.history_tables import comparison_table
+from depositum.report.live import LiveView, screen
 from depositum.report.progress import ProgressBar, TuningProgress
 from depositum.report.run_folders import distinct_names, read_run
 from depositum.runs import ResolvedConfig, execute, load
@@ -52,6 +53,7 @@ def command(
     against: Annotated[
         str, typer.Option(metavar=f"<{'|'.join(X_AXES)}>", help="The horizontal axis of the curves.")
     ] = "iteration",
+    live: Live = False,
     report: Report = False,
     force: Force = False,
 ) -> None:
@@ -78,12 +80,18 @@ def command(
         figure = folder / "compare.png"
         if not any((folder / _folder_name(name) / "config.toml").exists() for name in ALGORITHMS) and figure.exists():
             check_figure_file(figure, force)  # not written by an earlier call of this command
-        compared = run_methods(configs, folder)
+        with screen(f"depositum compare {runs[0]}, in {folder}", live) as view:
+            compared = run_methods(configs, folder, view)
         runs, page_folder = [folder / _folder_name(run.name) for run in compared], folder
         reference = own_problem(runs[0], overrides or [])
     else:
         settings = " ".join(overrides or [])
-        for option, given in (("--methods", methods), ("--set", settings), ("--tune", "the option" * tune)):
+        for option, given in (
+            ("--methods", methods),
+            ("--set", settings),
+            ("--tune", "the option" * tune),
+            ("--live", "the option" * live),
+        ):
             if given:
                 raise ConfigError(option, f"{given} given; it can only be used with CONFIG.toml, not with folders")
         figure = out or Path("compare.png")
@@ -137,7 +145,7 @@ def _with_automatic_stepsize(config: ResolvedConfig) -> ResolvedConfig:
     return automatic(config) if hasattr(config.algorithm, config.algorithm.stepsize_key) else config
 
 
-def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[ComparedRun]:
+def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path, view: LiveView | None = None) -> list[ComparedRun]:
     """Run (or resume) each method with its configuration in a subfolder of `folder`.
 
     A method for which no stepsize is found is reported, and the others continue.
@@ -145,12 +153,16 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[Com
     if folder.exists() and not folder.is_dir():
         raise RunError(f"--out {folder}: is a file; it must be a folder")
     out, failed = [], None
+    if view is not None:
+        view.wait_for(configs)
     for number, (name, config) in enumerate(configs.items(), start=1):
-        typer.echo(f"{number}/{len(configs)} {name}", err=True)
+        if view is None:
+            typer.echo(f"{number}/{len(configs)} {name}", err=True)
         subfolder = folder / _folder_name(name)
         with StopOnSignal() as stop:
             try:
-                choice = tuned(config, subfolder, callbacks=[TuningProgress()], on_loop=stop.attach)
+                tuning = TuningProgress() if view is None else view.run(f"{name}, tuning", quiet=True)
+                choice = tuned(config, subfolder, callbacks=[tuning], on_loop=stop.attach)
             except ConfigError as error:
                 failed = error
                 typer.echo(f"{name} is left out: {error}", err=True)
@@ -158,14 +170,15 @@ def run_methods(configs: Mapping[str, ResolvedConfig], folder: Path) -> list[Com
             if choice.result is not None:
                 first, *_, cost = choice.result.summary
                 typer.echo(f"{name}: {first}; {cost}", err=True)
-            result = execute(choice.spec, subfolder, callbacks=[ProgressBar()], on_loop=stop.attach)
+            progress = ProgressBar() if view is None else view.run(name)
+            result = execute(choice.spec, subfolder, callbacks=[progress], on_loop=stop.attach)
         if result.damage is not None:
             typer.echo(f"warning: {result.damage}", err=True)
         if stop.requested and not result.finished:
             typer.echo(f"{name} stopped at iteration {result.snapshot.t}; run the same command to resume", err=True)
             raise typer.Exit(INTERRUPTED)
         diverged = describe_divergences(result.diverged, len(config.config.run.seeds))
-        if diverged:
+        if diverged and view is None:
             typer.echo(f"{name}: {diverged}", err=True)
         out.append(ComparedRun(name, result.history.frame, tomllib.loads(choice.spec.dump()), diverged))
     if not out and failed is not None:

@@ -16,6 +16,9 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. algorithm.alpha=0.1; repeatable."),
 ]
 FigureFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="The figure's file (.png, .pdf or .svg).")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Show loss, accuracy, consensus, rate and remaining time on one steady screen.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 Report = Annotated[
     bool, typer.Option("--report", help="Also write report.html, one page about everything, to open in a browser.")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from depositum import experiments
 from depositum.cli.interrupt import INTERRUPTED
-from depositum.cli.options import Overrides, Report
+from depositum.cli.options import Live, Overrides, Report
 from depositum.cli.report import offer_report
 from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
@@ -17,21 +17,36 @@ from depositum.experiments import Plan, SweepOptions
 from depositum.experiments.claims import JudgedClaim
 from depositum.experiments.results_folder import QUICK_NOTE, check_folder, make_folder
 from depositum.interrupt import Interrupted, StopOnSignal
+from depositum.report.live import LiveSweep, LiveView, screen
 from depositum.report.progress import SweepProgress
 
 
-class InterruptibleProgress(SweepProgress):
-    """Shows a sweep's progress; Ctrl-C asks the running loop to stop."""
+class _Interruptible:
+    """Ctrl-C asks the running loop of a sweep to stop."""
 
-    def __init__(self, stop: StopOnSignal) -> None:
-        super().__init__()
-        self._stop = stop
+    _stop: StopOnSignal
 
     def attach(self, loop: Loop) -> None:
         self._stop.attach(loop)
 
     def stopped(self) -> bool:
         return self._stop.requested
+
+
+class InterruptibleProgress(_Interruptible, SweepProgress):
+    """Shows a sweep's progress in lines, or as a bar."""
+
+    def __init__(self, stop: StopOnSignal) -> None:
+        super().__init__()
+        self._stop = stop
+
+
+class InterruptibleScreen(_Interruptible, LiveSweep):
+    """Shows a sweep's progress on a screen."""
+
+    def __init__(self, stop: StopOnSignal, view: LiveView) -> None:
+        super().__init__(view)
+        self._stop = stop
 
 
 def command(
@@ -65,6 +80,7 @@ def command(
     redraw: Annotated[
         bool, typer.Option("--redraw", help="Draw the figure again from the results in the folder; nothing is run.")
     ] = False,
+    live: Live = False,
     page: Annotated[
         bool, typer.Option("--page", help="Write docs/reproduction.md from the folder results/ (after running ID).")
     ] = False,
@@ -99,7 +115,7 @@ def command(
         with StopOnSignal() as stop:
             for plan in plans:
                 try:
-                    _reproduce(plan, cache, out or _default_folder(plan), InterruptibleProgress(stop), report)
+                    _reproduce(plan, cache, out or _default_folder(plan), stop, live, report)
                 except (ConfigError, DataError) as error:  # e.g. data or a pretrained model is missing
                     if name != "all":
                         raise
@@ -137,9 +153,11 @@ def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None
         typer.echo(f"figure: {folder / 'figure.svg'}" if drawn else f"{experiment.id} has no figure")
 
 
-def _reproduce(plan: Plan, cache: Path, out: Path, progress: InterruptibleProgress, report: bool) -> None:
+def _reproduce(plan: Plan, cache: Path, out: Path, stop: StopOnSignal, live: bool, report: bool) -> None:
     try:
-        results = experiments.run_experiment(plan, cache, progress)
+        with screen(f"depositum reproduce {plan.experiment.id}: {plan.experiment.title}", live) as view:
+            progress = InterruptibleProgress(stop) if view is None else InterruptibleScreen(stop, view)
+            results = experiments.run_experiment(plan, cache, progress)
     except (experiments.SweepStopped, Interrupted):
         typer.echo(f"{plan.experiment.id} stopped; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED) from None

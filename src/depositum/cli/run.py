@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from depositum.cli.interrupt import INTERRUPTED, StopUnderTorchrun
-from depositum.cli.options import ConfigFile, Overrides, Report
+from depositum.cli.options import ConfigFile, Live, Overrides, Report
 from depositum.cli.report import offer_report
 from depositum.engines import Callback
 from depositum.errors import DivergedError
@@ -19,6 +19,7 @@ from depositum.report.client_spread import client_spread
 from depositum.report.compared_runs import ComparedRun
 from depositum.report.curves import draw_curves
 from depositum.report.history_tables import summary_table
+from depositum.report.live import LiveView, screen
 from depositum.report.progress import ProgressBar, TuningProgress
 from depositum.report.tensorboard import TensorBoard
 from depositum.runs import ResolvedConfig, RunResult, execute, execute_distributed, join_run, load
@@ -34,6 +35,7 @@ def command(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files to the run's folder.")
     ] = False,
+    live: Live = False,
     report: Report = False,
 ) -> None:
     """Train with the settings of CONFIG.toml.
@@ -48,33 +50,38 @@ def command(
     """
     folder = out or Path("runs") / config.stem
     if launched():
-        _run_as_process(config, overrides or [], folder, tensorboard, report)
+        _run_as_process(config, overrides or [], folder, tensorboard, live, report)
         return
     spec = load(config, overrides or [])
-    with StopOnSignal() as stop:
-        spec = tuned(spec, folder, callbacks=[TuningProgress()], say=_print_line, on_loop=stop.attach).spec
+    with StopOnSignal() as stop, screen(f"depositum run {config} --out {folder}", live) as view:
+        tuning = TuningProgress() if view is None else view.run("tuning", quiet=True)
+        spec = tuned(spec, folder, callbacks=[tuning], say=_print_line, on_loop=stop.attach).spec
         result = execute(
             spec,
             folder,
-            callbacks=_callbacks(folder, tensorboard),
+            callbacks=_callbacks(folder, tensorboard, view),
             say=_print_line,
             on_loop=stop.attach,
         )
     _report(result, spec, folder, stop.requested, report)
 
 
-def _run_as_process(config: Path, overrides: list[str], folder: Path, tensorboard: bool, report: bool) -> None:
+def _run_as_process(
+    config: Path, overrides: list[str], folder: Path, tensorboard: bool, live: bool, report: bool
+) -> None:
     """The same as one process of several; only rank 0 prints."""
     stop = StopUnderTorchrun()
     communicator, spec = join_run(config, overrides)
-    result = execute_distributed(
-        spec,
-        communicator,
-        folder,
-        callbacks=_callbacks(folder, tensorboard) if communicator.rank == 0 else [],
-        say=_print_line,
-        on_loop=stop.attach,
-    )
+    title = f"depositum run {config} --out {folder}, {communicator.size} processes"
+    with screen(title, live and communicator.rank == 0) as view:
+        result = execute_distributed(
+            spec,
+            communicator,
+            folder,
+            callbacks=_callbacks(folder, tensorboard, view) if communicator.rank == 0 else [],
+            say=_print_line,
+            on_loop=stop.attach,
+        )
     if communicator.rank == 0:
         _report(result, spec, folder, not result.finished, report)
         return
@@ -90,8 +97,9 @@ def _print_line(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _callbacks(folder: Path, tensorboard: bool) -> list[Callback]:
-    return [ProgressBar(), *([TensorBoard(folder / "tensorboard")] if tensorboard else [])]
+def _callbacks(folder: Path, tensorboard: bool, view: LiveView | None) -> list[Callback]:
+    progress = ProgressBar() if view is None else view.run(by_seed=True)
+    return [progress, *([TensorBoard(folder / "tensorboard")] if tensorboard else [])]
 
 
 def _seeds(diverged: list[int]) -> str:

@@ -188,6 +188,11 @@ class Engine(ABC):
         """An engine like this one for the trials with these labels, not yet started."""
 
     @property
+    def awaited(self) -> list[str]:
+        """The names of the processes that this one waits for at the moment, if any; any thread may ask."""
+        return []
+
+    @property
     def bytes_by_row(self) -> Tensor | None:
         """The bytes of messages of varying size that each row's client has sent so far, float64 `[rows]`."""
         return self.channel_state.bytes_by_row

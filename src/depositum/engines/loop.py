@@ -54,6 +54,9 @@ class Callback:
     def on_progress(self, loop: "Loop") -> None:
         """After some iterations, as many as are run at once."""
 
+    def on_evaluate(self, loop: "Loop") -> None:
+        """Before an evaluation, which can take longer than the iterations since the last one."""
+
     def on_evaluation(self, loop: "Loop", records: list[dict[str, object]]) -> None:
         """After an evaluation, with one record per trial; `loop.average` has the averaged models."""
 
@@ -264,6 +267,7 @@ class Loop:
             self._watch()
 
     def _evaluate(self) -> None:
+        self._call("on_evaluate")
         problem, seconds = self.engine.problem, self.seconds
         alphas = self._alphas()
         table = self._measure(alphas)

@@ -15,7 +15,7 @@ from depositum.engines import Divergence, Snapshot, average
 from depositum.engines.snapshot import BUFFER, CHANNEL
 from depositum.errors import ConfigError, DataError, RunError, is_integer, short_repr
 from depositum.layout import Layout
-from depositum.metrics import SINGLE_PROCESS, MetricFunction, client_records
+from depositum.metrics import SINGLE_PROCESS, MetricFunction, client_records, ended_worse
 from depositum.problem import Oracle, Problem
 from depositum.problem.model_copy import with_parameters
 from depositum.runs import Config, RunFolder, build_problem, from_table, parse
@@ -164,6 +164,19 @@ class FitResult:
 
     def _module(self, row: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
         return with_parameters(self._architecture(), row, buffers)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows at the end of a cell: warnings, a table of final measures, and the curves."""
+        from depositum.report.notebook import result_html
+
+        diverged = {seed: str(divergence) for seed, divergence in self.divergences.items()}
+        sound = self.history[~self.history["seed"].isin(list(diverged))]
+        worse = None if sound.empty else ended_worse(sound)
+        notes = [f"this run {worse}"] if worse else []
+        if not self.finished:
+            notes.append(f"not finished: {self.iterations} iterations are done")
+        title = f"{self.iterations} iterations" + (f", in {self.folder}" if self.folder else "")
+        return result_html(title, self.history, diverged, notes)
 
     def __repr__(self) -> str:
         seeds = f"{len(self.seeds)} seeds, " if len(self.seeds) > 1 else ""

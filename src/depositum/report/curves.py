@@ -104,7 +104,16 @@ def _style(k: int, dashes: Sequence[Dash], dash: int | None = None) -> dict[str,
 
 
 def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against: str) -> None:
-    """Draw the curves of all parts of a legend, by title."""
+    """Draw the curves of all parts of a legend, by title, into a file."""
+    save_figure(_figure(parts, title, against), path)
+
+
+def history_figure(history: pd.DataFrame) -> Figure:
+    """The figure of one run, which belongs to no backend: save it, in whatever format."""
+    return _figure({"": [Curve("", history, _style(0, DASHES))]}, "", "iteration")
+
+
+def _figure(parts: Mapping[str, Sequence[Curve]], title: str, against: str) -> Figure:
     curves = [curve for part in parts.values() for curve in part]
     own = user_columns(curve.frame.columns for curve in curves)
     curves = [curve._replace(frame=_drawable(curve.frame, own)) for curve in curves]
@@ -128,7 +137,7 @@ def _draw(parts: Mapping[str, Sequence[Curve]], path: Path, title: str, against:
         statistic += ", of logarithms on logarithmic axes"
     if title or statistic:
         figure.suptitle(", ".join(part for part in (title, statistic) if part), fontsize=11)
-    save_figure(figure, path)
+    return figure
 
 
 def _draw_legend(figure: Figure, parts: Mapping[str, Sequence[Curve]]) -> None:

@@ -119,7 +119,7 @@ def summary_table(runs: Sequence[ComparedRun], differing: Mapping[str, str] | No
     if differing:
         table.add_row("stepsize", *(Text(differing[run.name]) for run in runs))
     table.add_row("seeds", *(f"{len(last[run.name])}{f' ({run.diverged})' if run.diverged else ''}" for run in runs))
-    for column, (heading, form) in _all_formats(last.values()).items():
+    for column, (heading, form) in all_formats(last.values()).items():
         if _has_values(runs, column):
             values = [frame[column] if column in frame else frame["seed"].iloc[:0] for frame in last.values()]
             table.add_row(heading, *(format_measure(value, form) for value in values))
@@ -174,7 +174,7 @@ def _diverged_table(group: RunGroup, differing: Mapping[str, str]) -> Table:
     return table
 
 
-def _all_formats(frames: "Iterable[pd.DataFrame]") -> dict[str, MeasureFormat]:
+def all_formats(frames: "Iterable[pd.DataFrame]") -> dict[str, MeasureFormat]:
     """The formats of all columns to show: measures that are not the package's come after its own."""
     own = dict.fromkeys(column for frame in frames for column in frame.columns if column not in (*COLUMNS, "trial"))
     return {**FORMATS, **{column: MeasureFormat(column, "{:.4f}") for column in own}}

@@ -1,6 +1,9 @@
-"""Progress of a run or a sweep: a bar on a terminal, an occasional line elsewhere."""
+"""Progress of a run or a sweep: a bar on a terminal or in a notebook, an occasional line elsewhere."""
 
 import time
+from html import escape
+from importlib import import_module
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +22,9 @@ from depositum.engines import Callback, Divergence, Loop
 from depositum.metrics import user_columns
 from depositum.report.units import format_duration
 
+#: Least time between two updates of a bar in a notebook.
+NOTEBOOK_SECONDS = 0.2
+
 
 class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
@@ -31,8 +37,8 @@ class ProgressBar(Callback):
     Parameters
     ----------
     console
-        Where to print (default: standard error). If it is not a terminal, a line is printed at evaluations instead of
-        a bar.
+        Where to print (default: standard error). In a notebook, the bar is in the output of the cell. If it is not a
+        terminal, a line is printed at evaluations instead of a bar.
     quiet_seconds
         Least time between two such lines.
     """
@@ -43,11 +49,15 @@ class ProgressBar(Callback):
         self._last_line = 0.0
         self._latest, self._compiling = "", False
         self._bar: Progress | None = None
+        self._cell: NotebookBar | None = None
 
     def on_start(self, loop: Loop) -> None:
         self._start_time, self._start_t = time.perf_counter(), loop.t
         self._last_line = self._start_time
-        if self.console.is_terminal:
+        if self.console.is_jupyter:
+            self._cell = NotebookBar()
+            self._show_in_cell(loop, "training")
+        elif self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -63,6 +73,8 @@ class ProgressBar(Callback):
     def on_compile(self, loop: Loop) -> None:
         if self._bar is not None:
             self._bar.update(self._task, description="compiling")
+        elif self._cell is not None:
+            self._show_in_cell(loop, "compiling")
         elif not self._compiling:
             self._compiling = True  # each kind of step is compiled; one line is enough
             self.console.print("compiling the iterations, up to a minute", highlight=False)
@@ -70,19 +82,20 @@ class ProgressBar(Callback):
     def on_progress(self, loop: Loop) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=loop.t, description=self._latest or "training")
+        elif self._cell is not None and time.perf_counter() - self._last_line > NOTEBOOK_SECONDS:
+            self._show_in_cell(loop, self._latest)
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
         self._latest = _format_records(records)
         if self._bar is not None:
             self._bar.update(self._task, description=self._latest)
+        elif self._cell is not None:
+            if time.perf_counter() - self._last_line > NOTEBOOK_SECONDS:
+                self._show_in_cell(loop, self._latest)
         elif time.perf_counter() - self._last_line > self.quiet_seconds:
             self._last_line = time.perf_counter()
-            rate = (loop.t - self._start_t) / (self._last_line - self._start_time)
-            remaining = (loop.steps - loop.t) / rate if rate else 0.0
             self.console.print(
-                f"{loop.t}/{loop.steps}  {self._latest}  {rate:.1f} it/s  {format_duration(remaining)} left",
-                highlight=False,
-                soft_wrap=True,
+                f"{loop.t}/{loop.steps}  {self._latest}  {self._pace(loop)}", highlight=False, soft_wrap=True
             )
 
     def on_divergence(self, loop: Loop, divergence: Divergence) -> None:
@@ -91,6 +104,40 @@ class ProgressBar(Callback):
     def on_end(self, loop: Loop) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self._cell is not None:
+            self._show_in_cell(loop, self._latest)
+            self._cell = None
+
+    def _pace(self, loop: Loop) -> str:
+        """The rate so far, and the remaining time at this rate."""
+        rate = (loop.t - self._start_t) / max(1e-9, time.perf_counter() - self._start_time)
+        remaining = (loop.steps - loop.t) / rate if rate else 0.0
+        return f"{rate:.1f} it/s  {format_duration(remaining)} left"
+
+    def _show_in_cell(self, loop: Loop, text: str) -> None:
+        assert self._cell is not None
+        self._last_line = time.perf_counter()
+        pace = self._pace(loop) if self._start_t < loop.t < loop.steps else ""
+        self._cell.show(loop.t, loop.steps, f"{loop.t}/{loop.steps}  {text}  {pace}")
+
+
+class NotebookBar:
+    """A bar in the output of a notebook's cell, which is replaced, not repeated; it needs no widgets."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, done: int, total: int, text: str) -> None:
+        """Show how much is done."""
+        display = import_module("IPython.display")
+        html = (
+            f"<progress value='{done}' max='{max(1, total)}' style='width:18em'></progress> "
+            f"<span style='font-family:monospace;white-space:pre-wrap'>{escape(text.rstrip())}</span>"
+        )
+        if self._handle is None:
+            self._handle = display.display(display.HTML(html), display_id=True)
+        else:
+            self._handle.update(display.HTML(html))
 
 
 class TuningProgress(ProgressBar):

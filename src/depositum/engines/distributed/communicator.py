@@ -80,6 +80,11 @@ class Communicator(ABC):
     stops_together: bool
     finite_only: bool = False
 
+    @property
+    def awaited(self) -> list[str]:
+        """The names of the processes that this one waits for at the moment, as far as the transport knows."""
+        return []
+
     @abstractmethod
     def post(
         self, messages: Messages, buffers: Messages, tag: int, subject: Subject = NO_SUBJECT, check: Check | None = None

@@ -167,6 +167,10 @@ class DistributedEngine(Engine):
         self.t, self.costs = t, costs
         self.watch(0)
 
+    @property
+    def awaited(self) -> list[str]:
+        return self.communicator.awaited
+
     def with_trials(self, labels: Sequence[int]) -> "DistributedEngine":
         """An engine like this one for the trials with these labels, not yet started."""
         return DistributedEngine(

@@ -84,6 +84,12 @@ class FailureDetector:
         finally:
             self._waiting = None
 
+    @property
+    def awaited(self) -> list[int]:
+        """The ranks that this process waits for at the moment."""
+        waiting = self._waiting
+        return waiting.peers if waiting else []
+
     def lost(self, suspects: Sequence[int], *, certain: bool, late: bool) -> PeerLost:
         """The error that names the rank to blame; `certain`: the suspects, unless others named a rank before."""
         self._failed = True

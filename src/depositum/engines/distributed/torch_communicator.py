@@ -177,6 +177,10 @@ class TorchCommunicator(ClusterCommunicator):
             except RuntimeError:
                 return
 
+    @property
+    def awaited(self) -> list[str]:
+        return [self.names[rank] for rank in self.failures.awaited]
+
     def leave_reason(self, reason: str) -> None:
         self.failures.leave_reason(reason)
 
