@@ -171,8 +171,8 @@ class RecordingChannel(Sparse):
     def __init__(self) -> None:
         self.messages: list[tuple[float, float]] = []
 
-    def encode(self, sent: Tensor) -> Tensor:
-        message = super().encode(sent)
+    def encode(self, sent: Tensor, words: Tensor) -> Tensor:
+        message = super().encode(sent, words)
         self.messages.append((message.numel() + ANNOUNCEMENT_BYTES * len(sent), _zeros(sent)))
         return message
 

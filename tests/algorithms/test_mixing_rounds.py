@@ -6,7 +6,7 @@ import torch
 
 import depositum as dp
 from depositum.algorithms import mix_rounds
-from depositum.channels import TopK
+from depositum.channels import as_channel
 from depositum.engines.mixing import IdentityMix, MatrixMix
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
@@ -75,7 +75,7 @@ def test_a_compressed_message_is_counted_as_it_is_sent() -> None:
     """Two of a hundred numbers with their positions, to each of two neighbours; W acts on the updated estimate."""
     mix, estimate = exchange(dp.ring(6)), torch.zeros(6, 100, dtype=DOUBLE)
     z = torch.randn(6, 100, dtype=DOUBLE)
-    mixed, q, memory = mix.transmit(z, TopK(0.02), {"estimate": estimate})
+    mixed, q, memory = mix.transmit(z, as_channel({"top-k": 0.02}), {"estimate": estimate})
     assert mix.to_each * mix.mean_degree(0) == 2 * 2 * (8 + 4)
     assert ((q != 0).sum(1) == 2).all()
     assert torch.equal(memory["estimate"], q)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import depositum as dp
-from depositum.channels import Sparse, TopK
+from depositum.channels import Channel, Sparse, as_channel
 from depositum.engines.distributed.async_tensor import awaited
 from depositum.engines.distributed.links import LinkMix
 from depositum.errors import GroupError
@@ -80,14 +80,19 @@ def test_a_message_that_is_not_a_row_is_refused_by_its_receiver(channel: Hostile
 def test_no_bytes_are_decoded_outside_of_a_row(content: bytes, d: int, dtype: torch.dtype) -> None:
     """Any bytes give a row of d numbers or a ValueError. Fails for whatever else a crafted message can cause."""
     message = torch.tensor(list(content), dtype=torch.uint8)
-    top = TopK(0.3)
-    channels = [(Sparse(), message)] if len(message) <= d * dtype.itemsize else []
-    fixed = top.row_bytes(d, dtype)
-    if len(message) >= fixed:
-        channels.append((top, message[:fixed]))  # type: ignore[arg-type]
+    channels: list[tuple[Channel, Tensor]] = []
+    if len(message) <= d * dtype.itemsize:
+        channels.append((Sparse(), message))
+    for spec in ({"top-k": 0.3}, {"random-k": 0.3}, {"quantize": {"bits": 3, "bucket": 4}}, {"sign": 4}):
+        channel = as_channel(spec)  # type: ignore[arg-type]
+        fixed = channel.row_bytes(d, dtype)
+        assert fixed is not None
+        if len(message) >= fixed:
+            channels.append((channel, message[:fixed]))
+    words = torch.tensor([[7]])
     for channel, part in channels:
         try:
-            rows = channel.decode(part, [len(part)], d, dtype)
+            rows = channel.decode(part, [len(part)], d, dtype, words)
         except ValueError:
             continue
         assert rows.shape == (1, d)

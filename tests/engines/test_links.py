@@ -71,10 +71,11 @@ def test_a_sparse_message_has_the_smallest_form_and_its_size_determines_the_form
     flat[torch.tensor(data.draw(st.permutations(range(total)))[:count], dtype=torch.int64)] = torch.nan
     flat[flat.isnan()] = torch.arange(1, count + 1, dtype=dtype)
     sparse, rows = as_channel("sparse"), torch.stack([flat, flat.flip(0)])
-    message, sizes, size = sparse.encode(rows), sparse.sizes(rows).tolist(), dtype.itemsize
+    words = torch.zeros(2, 1, dtype=torch.int64)
+    message, sizes, size = sparse.encode(rows, words), sparse.sizes(rows).tolist(), dtype.itemsize
     assert sizes == [min(total * size, count * size + min(4 * count, (total + 7) // 8))] * 2
     assert message.numel() == sum(sizes)
-    assert torch.equal(sparse.decode(message, sizes, total, dtype), rows)
+    assert torch.equal(sparse.decode(message, sizes, total, dtype, words), rows)
 
 
 @pytest.mark.parametrize("channel", ["float16", "bfloat16"])

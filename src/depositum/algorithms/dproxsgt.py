@@ -17,11 +17,15 @@ the mixed y. With a period, W is the identity in local steps, and x̂, ŷ (what 
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from depositum.algorithms.hyperparameters import check_interval
 from depositum.algorithms.interface import ALGORITHMS, About, Mix, Oracle, Tensor
 from depositum.algorithms.stepsize_methods import StepsizeMethod, iteration_zero, zeros_like
+from depositum.errors import ConfigError, is_integer, short_repr
+
+if TYPE_CHECKING:
+    from depositum.channels import Channel
 
 _CITATION = (
     "Yan, Chen, Chen, Cui, Lu, Xu: Compressed Decentralized Proximal Stochastic Gradient Method for Nonconvex "
@@ -106,9 +110,12 @@ class CDProxSGT(StepsizeMethod):
     alpha
         Stepsize α > 0, or a schedule.
     compressor
-        `"top-k"` keeps each row's entries of largest magnitude; `"none"` keeps all.
+        What is sent of differences: `"top-k"` (each row's entries of largest magnitude), `"random-k"`, `"quantize"`,
+        `"sign"`, `"float16"`, as the channels of these names; `"none"` sends all.
     keep
-        The fraction of a row's entries that top-k keeps, in (0, 1]; at least one entry.
+        The fraction of a row's entries that top-k and random-k keep, in (0, 1]; at least one entry.
+    bits
+        The bits per number of quantize, from 2 to 8.
     gamma_x, gamma_y
         Gossip steps γ_x and γ_y, in (0, 1].
     """
@@ -125,8 +132,9 @@ class CDProxSGT(StepsizeMethod):
 
     scalar_parameters = ("keep",)  # the number of entries that top-k selects is a shape
 
-    compressor: Literal["top-k", "none"] = "top-k"
+    compressor: Literal["top-k", "random-k", "quantize", "sign", "float16", "none"] = "top-k"
     keep: float = 0.3
+    bits: int = 4
     gamma_x: float = 0.5
     gamma_y: float = 0.5
 
@@ -134,6 +142,8 @@ class CDProxSGT(StepsizeMethod):
         super().__post_init__()
         for key in ("keep", "gamma_x", "gamma_y"):
             check_interval(key, getattr(self, key), "(0, 1]")
+        if not (is_integer(self.bits) and 2 <= self.bits <= 8):
+            raise ConfigError("bits", f"{short_repr(self.bits)} given; it must be a whole number from 2 to 8")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> CDProxSGTState:
         g = oracle.grad(x0, oracle.sample())
@@ -155,8 +165,18 @@ class CDProxSGT(StepsizeMethod):
 
     def _gossip(self, z: Tensor, hat: Tensor, gamma: float, mix: Mix) -> tuple[Tensor, Tensor]:
         """Return z + γ(W − I)ẑ and ẑ, after adding the compressed difference, the only thing sent, to ẑ."""
-        from depositum.channels import Exact, TopK  # imports torch
-
-        channel = TopK(self.keep) if self.compressor == "top-k" else Exact()
-        mixed, hat, _ = mix.transmit(z, channel, {"estimate": hat})
+        mixed, hat, _ = mix.transmit(z, self._channel(), {"estimate": hat})
         return z + gamma * (mixed - hat), hat
+
+    def _channel(self) -> "Channel":
+        from depositum.channels import as_channel  # imports torch
+
+        if self.compressor == "none":
+            return as_channel("exact")
+        arguments: dict[str, dict[str, float | bool]] = {
+            "top-k": {"share": self.keep},
+            "random-k": {"share": self.keep},
+            "quantize": {"bits": self.bits},
+            "float16": {"feedback": True},
+        }
+        return as_channel({self.compressor: arguments.get(self.compressor, {})})

@@ -250,4 +250,10 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
     network = network or ring(n)
     if network.n != n:
         raise ConfigError("network", f"it has {network.n} clients, but the problem has {n}")
+    if channel.memory and (network.drop is not None or network.one_peer is not None):
+        raise ConfigError(
+            "channel",
+            f"{short_repr(channel.name)} given, but the links of this network come and go: both ends of a link keep "
+            "copies, which needs links that are there in every phase; use one that keeps none, such as 'float16'",
+        )
     return network

@@ -4,6 +4,7 @@
 can report it.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -12,6 +13,15 @@ from torch import Tensor
 from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
 from depositum.engines.mixing_products import MixingWeights, SparsityPattern
 from depositum.networks import Network
+from depositum.randomness import hash_words, purpose_code
+
+#: What is random about a message: of the network's channel, or of a method's own.
+NETWORK, METHOD = purpose_code("network channel"), purpose_code("method channel")
+
+
+def message_words(purpose: int, mixing: int, phase: Tensor | int, seeds: Tensor, clients: Tensor) -> Tensor:
+    """The hashes of (seed, client, phase, mixing) of some rows, `[rows, 1]`, given the seed and client of each."""
+    return hash_words(seeds, purpose, clients, phase, mixing)[:, None]
 
 
 class ChannelState:
@@ -90,6 +100,7 @@ class MatrixMix:
         dtype: torch.dtype,
         channel: Channel | None = None,
         d: int = 0,
+        seeds: Sequence[int] = (),
     ) -> None:
         self.network, self.n, self.trials = network, network.n, trials
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
@@ -99,6 +110,7 @@ class MatrixMix:
         starts, columns = (torch.tensor(a, dtype=torch.int64, device=device) for a in (W.indptr, W.indices))
         self.pattern = SparsityPattern(starts, columns, trials)
         self._own = self.pattern.rows == columns
+        self._own_positions = self._own.nonzero()[:, 0]
         self._static = MixingWeights(self.pattern, torch.tensor(W.data, dtype=dtype, device=device))
         self._links = MixingWeights(self.pattern, (~self._own).to(dtype))
         for table in (self._static, self._links):
@@ -106,6 +118,10 @@ class MatrixMix:
         self._static_degree = self.pattern.padded(self._links.entries).sum(1)[:, None].repeat(trials, 1)
         self._copies = float(network.degree.mean())
         self._clients = torch.arange(self.n, device=device)
+        self._gain = self.channel.gain_on(d, 1 - network.lam_min)
+        own_seeds = torch.tensor(list(seeds) or [0] * trials, dtype=torch.int64, device=device)
+        self._row_seeds = own_seeds.repeat_interleave(self.n)
+        self._row_clients = self._clients.repeat(trials)
         #: Whether what surrounds a product is to be compiled with it.
         self.inline = False
         self.reset_counts()
@@ -118,6 +134,7 @@ class MatrixMix:
     def begin(self, phase: Tensor) -> None:
         """Begin a step in a communication phase (an int64 tensor on the device), which a changing W depends on."""
         self.channel_state.begin_step()
+        self._phase, self._transmissions = phase, 0
         self.weights, self.links = self._static, self._links
         drop, one_peer = self.network.drop, self.network.one_peer
         if one_peer is not None:
@@ -163,7 +180,10 @@ class MatrixMix:
             self._count(self.channel, z)
             return self._product(z)
         q = self._through_channel(z)
-        return z + self.channel.gain * (self._product(q) - q)
+        difference = self._product(q) - q
+        if not self.channel.known:
+            difference = difference + (1 - self._own_weight) * (q - z)
+        return z + self._gain * difference
 
     def neighbours(self, z: Tensor) -> Tensor:
         """The unweighted sum over each row's neighbours."""
@@ -172,7 +192,7 @@ class MatrixMix:
             return self._sum(z)
         q, degree = self._through_channel(z), self.degree
         # As a mixing with weights 1: the sender uses its own q, so that differences over links add up to zero.
-        return degree * z + self.channel.gain * (self._sum(q) - degree * q)
+        return degree * z + self._gain * (self._sum(q) - degree * (q if self.channel.known else z))
 
     def average(self, z: Tensor) -> Tensor:
         """The exact mean over all clients, in every row: at the start, and by a server; no channel applies."""
@@ -182,8 +202,10 @@ class MatrixMix:
 
     def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         """W q, q and the new memory, of rows sent through a channel of the method's own, whose memory it keeps."""
-        sent = channel.send(z, memory)
-        q, memory = channel.receive(sent, memory)
+        words = message_words(METHOD, self._transmissions, self._phase, self._row_seeds, self._row_clients)
+        self._transmissions += 1
+        sent = channel.send(z, memory, words)
+        q, memory = channel.receive(sent, memory, words)
         if self.network.drop is not None or self.network.one_peer is not None:
             # A client that was not sent a message cannot update its copy, so complete rows are sent.
             self._count(Exact(), q)
@@ -194,11 +216,20 @@ class MatrixMix:
     def _through_channel(self, z: Tensor) -> Tensor:
         """q, what all ends take z for."""
         position, memory = self.channel_state.next_memory()
-        sent = self.channel.send(z, memory)
-        q, memory = self.channel.receive(sent, memory)
+        words = message_words(NETWORK, position, self._phase, self._row_seeds, self._row_clients)
+        sent = self.channel.send(z, memory, words)
+        q, memory = self.channel.receive(sent, memory, words)
         self.channel_state.put(position, memory)
         self._count(self.channel, sent)
         return q
+
+    @property
+    def _own_weight(self) -> Tensor:
+        """w_ii of each row in this phase, `[S·n, 1]`."""
+        if self.network.one_peer is not None:
+            return 1 - 0.5 * self._met
+        own = self.weights.entries[self._own_positions]
+        return own.repeat(self.trials)[:, None]
 
     def _product(self, z: Tensor) -> Tensor:
         if self.network.one_peer is not None:

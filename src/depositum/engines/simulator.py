@@ -57,7 +57,8 @@ class Simulator(Engine):
         )
         trials, d = len(problem.trials), problem.layout.size
         self.oracle = self._make_oracle(settings.backend)
-        self.exchange = MatrixMix(self.network, trials, self.device, self.dtype, self.channel, d)
+        seeds = [trial.seed for trial in problem.trials]
+        self.exchange = MatrixMix(self.network, trials, self.device, self.dtype, self.channel, d, seeds)
         self.channel_state = self.exchange.channel_state
         self.iteration = Iteration(self.algorithm, self.oracle, self.exchange, period)
         self._cost_of: dict[str, tuple[int, float, float, float]] = {}

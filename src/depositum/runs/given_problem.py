@@ -161,7 +161,10 @@ def _function_name(function: Callable[..., Any]) -> str:
 
 
 def _network_section(network: Network | None, channel: Channel) -> NetworkSection:
-    described: Named = repr(channel) if repr(channel) in CHANNELS else {IN_MEMORY: {"channel": repr(channel)}}
+    spec = None if channel.spec is None else CHANNELS.with_defaults(channel.spec)
+    described: Named = {IN_MEMORY: {"channel": repr(channel)}}
+    if spec is not None:
+        described = spec if isinstance(spec, str) else dict(spec)
     if network is None:
         return NetworkSection(channel=described)
     weights = network.weights

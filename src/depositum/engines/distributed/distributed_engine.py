@@ -95,7 +95,8 @@ class DistributedEngine(Engine):
         self.communicator = communicator
         self.oracle = self._choose_oracle()
         trials, d = len(problem.trials), problem.layout.size
-        self.links = LinkMix(self.network, communicator, trials, self.dtype, self.channel, d)
+        seeds = [trial.seed for trial in problem.trials]
+        self.links = LinkMix(self.network, communicator, trials, self.dtype, self.channel, d, seeds)
         self.channel_state = self.links.channel_state
         self._local = IdentityMix(self.links)
         self._awaiting_oracle = AwaitingOracle(self.oracle)

@@ -18,7 +18,7 @@ from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import Placement
 from depositum.engines.distributed.communicator import Communicator, Messages, Subject, Transfer
-from depositum.engines.mixing import ChannelState, IdentityMix
+from depositum.engines.mixing import METHOD, NETWORK, ChannelState, IdentityMix, message_words
 from depositum.errors import DivergedError, GroupError
 from depositum.networks import Network
 
@@ -113,6 +113,22 @@ class Routes:
         return own, tuple(sorted(weights.items()))
 
 
+@dataclass(frozen=True)
+class MessageWords:
+    """The random words of the messages of one mixing."""
+
+    purpose: int
+    mixing: int
+    phase: int
+    seeds: Tensor
+
+    def of(self, clients: Sequence[int]) -> Tensor:
+        """Those of the rows of some clients, of every trial: `[S·k, 1]`, trial by trial."""
+        numbers = torch.tensor(list(clients), dtype=torch.int64, device=self.seeds.device)
+        seeds = self.seeds.repeat_interleave(len(numbers))
+        return message_words(self.purpose, self.mixing, self.phase, seeds, numbers.repeat(len(self.seeds)))
+
+
 @dataclass
 class Traffic:
     """What this rank has sent to another one so far, announcements of sizes included."""
@@ -143,6 +159,7 @@ class LinkMix:
         dtype: torch.dtype,
         channel: Channel | None = None,
         d: int = 0,
+        seeds: Sequence[int] = (),
     ) -> None:
         self.communicator, self.trials, self.network = communicator, trials, network
         self.placement = Placement(network.n, communicator.size)
@@ -150,6 +167,8 @@ class LinkMix:
         self.channel = channel or Exact()
         self.channel_state = ChannelState(self.channel, trials * len(self.held), d, communicator.device, dtype)
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
+        self._gain = self.channel.gain_on(d, 1 - network.lam_min)
+        self._seeds = torch.tensor(list(seeds) or [0] * trials, dtype=torch.int64, device=communicator.device)
         self.bytes_sent = 0.0
         self.traffic: dict[int, Traffic] = {}
         self._routes, self._dtype = Routes(network, self.placement, communicator.rank), dtype
@@ -196,14 +215,15 @@ class LinkMix:
     def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         """W q, q and the new memory, of rows sent through a channel of the method's own, whose memory it keeps."""
         z, before = awaited(z), awaited(dict(memory))
-        sent = channel.send(z, before)
-        q, after = channel.receive(sent, before)
+        message = MessageWords(METHOD, self._transmissions, self._phase, self._seeds)
+        self._transmissions += 1
+        sent = channel.send(z, before, message.of(self.held))
+        q, after = channel.receive(sent, before, message.of(self.held))
         if self.network.drop is not None or self.network.one_peer is not None:
             # A client that was not sent a message cannot update its copy, so complete rows are sent.
-            return self._summed(q, self.route.mixing, Exact(), q, q, {}, None), q, after
-        copies = self._copies_of("transmission", self._transmissions, channel, before)
-        self._transmissions += 1
-        return self._summed(q, self.route.mixing, channel, sent, q, copies, None), q, after
+            return self._summed(q, self.route.mixing, Exact(), message, q, q, {}, None), q, after
+        copies = self._copies_of("transmission", message.mixing, channel, before)
+        return self._summed(q, self.route.mixing, channel, message, sent, q, copies, None), q, after
 
     def reset(self, resumed: bool) -> None:
         """Forget what is known of neighbours' memory: at the start of a run, or where a run is resumed."""
@@ -241,13 +261,14 @@ class LinkMix:
         """The sum of these terms over z, by way of what the channel makes of it."""
         z, channel = awaited(z), self.channel
         if channel.exact:
-            return self._summed(z, terms, channel, z, z, {}, None)
+            return self._summed(z, terms, channel, MessageWords(NETWORK, 0, self._phase, self._seeds), z, z, {}, None)
         position, before = self.channel_state.next_memory()
-        sent = channel.send(z, before)
-        q, after = channel.receive(sent, before)
+        message = MessageWords(NETWORK, position, self._phase, self._seeds)
+        sent = channel.send(z, before, message.of(self.held))
+        q, after = channel.receive(sent, before, message.of(self.held))
         copies = self._copies_of("network", position, channel, before)
         self.channel_state.put(position, after)
-        return self._summed(z, terms, channel, sent, q, copies, channel.gain)
+        return self._summed(z, terms, channel, message, sent, q, copies, self._gain)
 
     def _copies_of(self, kind: str, number: int, channel: Channel, memory: Memory) -> dict[int, Memory]:
         """The memory of all remote neighbours, by client: zero at the start, fetched once where a run is resumed."""
@@ -259,7 +280,8 @@ class LinkMix:
             for name in channel.memory:
                 blocks = memory[name].contiguous().view(self.trials, len(self.held), -1)
                 if self.resumed:
-                    arriving = Arriving(self, blocks, Exact(), counted=False)
+                    words = MessageWords(NETWORK, number, self._phase, self._seeds)
+                    arriving = Arriving(self, blocks, Exact(), words, counted=False)
                     fetched = {j: row for peer in self.route.receives for j, row in arriving.rows(peer).items()}
                     arriving.close()
                 for j, own in copies.items():
@@ -272,6 +294,7 @@ class LinkMix:
         z: Tensor,
         terms: tuple[Terms, ...],
         channel: Channel,
+        words: "MessageWords",
         sent: Tensor,
         q: Tensor,
         copies: dict[int, Memory],
@@ -279,13 +302,14 @@ class LinkMix:
     ) -> Tensor:
         """Σ w_ij q_j over rows `[S·k, d]`, or with a gain Σ w_ij z_i + gain·Σ w_ij (q_j − q_i), from what was sent."""
         blocks, own = (rows.contiguous().view(self.trials, len(self.held), -1) for rows in (z, q))
-        arriving = Arriving(self, sent.contiguous().view(blocks.shape), channel)
+        arriving = Arriving(self, sent.contiguous().view(blocks.shape), channel, words)
         rows = {client: own[:, k] for k, client in enumerate(self.held)}
+        gives = own if channel.known else blocks  # what a client takes its own row for
 
         def row(j: int) -> Tensor:
             if j not in rows:  # what came first is summed while the rest arrives
                 for client, message in arriving.rows(self.placement.rank_of(j)).items():
-                    rows[client], memory = channel.receive(message, copies.get(client, {}))
+                    rows[client], memory = channel.receive(message, copies.get(client, {}), words.of([client]))
                     if copies:
                         copies[client] = memory
             return rows[j]
@@ -299,7 +323,7 @@ class LinkMix:
                     if gain is not None:
                         torch.mul(blocks[:, k, columns], term.total, out=part)
                         for j, weight in term.others:
-                            part.add_(row(j)[:, columns] - own[:, k, columns], alpha=gain * weight)
+                            part.add_(row(j)[:, columns] - gives[:, k, columns], alpha=gain * weight)
                         continue
                     ordered = [*term.others[:1], (client, term.own), *term.others[1:]]
                     torch.mul(row(ordered[0][0])[:, columns], ordered[0][1], out=part)
@@ -366,8 +390,10 @@ class Arriving:
     Where the size of a row depends on its values, the sizes go first, 8 bytes each.
     """
 
-    def __init__(self, links: LinkMix, sent: Tensor, channel: Channel, counted: bool = True) -> None:
-        self._links, self._channel, self._counted = links, channel, counted
+    def __init__(
+        self, links: LinkMix, sent: Tensor, channel: Channel, words: MessageWords, counted: bool = True
+    ) -> None:
+        self._links, self._channel, self._words = links, channel, words
         self._trials, _, self._d = sent.shape
         self._dtype, self._device = sent.dtype, sent.device
         self._route, self._tag, self._subject = links.route, links.next_tag(), links.next_subject()
@@ -381,7 +407,7 @@ class Arriving:
         for peer, clients in self._route.sends.items():
             if clients not in encoded:
                 chosen = sent if clients == tuple(links.held) else sent[:, [i - links.held[0] for i in clients]]
-                encoded[clients] = self._encode(chosen.reshape(-1, self._d))
+                encoded[clients] = self._encode(chosen.reshape(-1, self._d), words.of(clients))
             self._messages[peer], self._sizes[peer] = encoded[clients]
         self._transfer: Transfer | None = None
         self._announced: Transfer | None = None
@@ -416,17 +442,18 @@ class Arriving:
         """Wait until everything has been sent and received."""
         self._arrived().close()
 
-    def _encode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, rows: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """The message of rows `[S·k, d]`, and the bytes of each where they vary, where messages are sent from."""
         wire = self._links.communicator.wire
         sizes = self._channel.sizes(rows) if self._fixed is None else torch.empty(0, dtype=torch.int64)
-        return self._channel.encode(rows).to(wire), sizes.to(wire)
+        return self._channel.encode(rows, words).to(wire), sizes.to(wire)
 
     def _decoded(self, peer: int, message: Tensor) -> Tensor:
         """The rows of a message; one that the channel cannot have made is a ValueError."""
         sizes = self._received.get(peer) or [self._fixed or 0] * self._rows(peer)
         try:
-            return self._channel.decode(message, sizes, self._d, self._dtype)
+            words = self._words.of(self._route.receives[peer]).to(message.device)
+            return self._channel.decode(message, sizes, self._d, self._dtype, words)
         except (ValueError, RuntimeError, IndexError) as error:
             raise ValueError(str(error)) from None
 
