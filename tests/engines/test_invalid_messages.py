@@ -22,7 +22,7 @@ class Hostile(Sparse):
     def __init__(self, message: Tensor, size: int | None = None) -> None:
         self.message, self.size = message, len(message) if size is None else size
 
-    def encode(self, sent: Tensor) -> Tensor:
+    def encode(self, sent: Tensor, words: Tensor) -> Tensor:
         return self.message.clone()
 
     def sizes(self, sent: Tensor) -> Tensor:

@@ -139,6 +139,8 @@ def some_rows(n: int, dtype: torch.dtype, zeros: float = 0.7) -> Tensor:
 
 
 Posted = list[tuple[str, int, int]]
+#: The channels that keep no copies at the ends of a link, and so do without links that are there in every phase.
+CHANNEL_NAMES = [name for name in CHANNELS if not as_channel(name).memory]
 
 
 def count_posted() -> Posted:
@@ -159,7 +161,7 @@ def exchanges(n: int) -> dict[tuple[str, str, str, int], Any]:
     group, posted = join(30, "cpu"), count_posted()
     out = {}
     for name, network in networks(n).items():
-        for channel in CHANNELS:
+        for channel in CHANNEL_NAMES:
             for dtype in (torch.float64, torch.float32):
                 links = LinkMix(network, group, len(SEEDS), dtype, as_channel(channel), ROW)
                 z = some_rows(n, dtype)[:, list(links.held)].flatten(0, 1)

@@ -20,6 +20,9 @@ from depositum.channels.lossless import Exact
 from depositum.errors import ConfigError, check_choice, is_number, short_repr
 from depositum.randomness import hash_words, standard_normal
 
+#: σ, where neither it nor a ratio of signal to noise is given.
+DEFAULT_SIGMA = 1e-3
+
 
 @CHANNELS.register("noise")
 class Noise(Channel):
@@ -28,7 +31,7 @@ class Noise(Channel):
     Parameters
     ----------
     sigma
-        Standard deviation σ ≥ 0 of the noise on each number.
+        Standard deviation σ ≥ 0 of the noise on each number; by default 1e-3.
     snr
         Instead of it, the ratio of signal to noise in decibels: σ = 10^(−snr/20) times the root mean square of a row.
     remedy
@@ -43,15 +46,14 @@ class Noise(Channel):
         snr: float | None = None,
         remedy: Literal["known", "sums", "none"] = "known",
     ) -> None:
-        if (sigma is None) == (snr is None):
-            given = "both" if sigma is not None else "neither"
-            raise ConfigError("sigma", f"{given} of sigma and snr given; the noise is given by one of them")
+        if sigma is not None and snr is not None:
+            raise ConfigError("sigma", "given, and so is snr; the noise is determined by one of them")
         if sigma is not None and not (is_number(sigma) and isfinite(sigma) and sigma >= 0):
             raise ConfigError("sigma", f"{short_repr(sigma)} given; it must be a number ≥ 0")
         if snr is not None and not (is_number(snr) and isfinite(snr)):
             raise ConfigError("snr", f"{short_repr(snr)} given; it must be a number of decibels")
         check_choice("remedy", remedy, ("known", "sums", "none"))
-        self.sigma, self.snr, self.remedy = sigma, snr, remedy
+        self.sigma, self.snr, self.remedy = DEFAULT_SIGMA if sigma is None else sigma, snr, remedy
         self.known = remedy == "known"
         self.memory = ("sum", "heard") if remedy == "sums" else ()
 
@@ -67,7 +69,7 @@ class Noise(Channel):
     def _noise(self, z: Tensor, words: Tensor) -> Tensor:
         drawn = standard_normal(hash_words(words, torch.arange(z.shape[-1], device=z.device))).to(z.dtype)
         if self.snr is None:
-            return (self.sigma or 0.0) * drawn
+            return self.sigma * drawn
         return 10 ** (-self.snr / 20) * z.square().mean(-1, keepdim=True).sqrt() * drawn
 
     def row_bytes(self, d: int, dtype: torch.dtype) -> int:
