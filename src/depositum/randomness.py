@@ -8,6 +8,7 @@ order and the shapes of calls, and differ between CPU and GPU.
 
 import zlib
 from types import TracebackType
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,11 +31,38 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
+# One operator, so that a traced program has one operation where the arithmetic below has ten, each of them reading its
+# argument twice: a compiler that inlines them would repeat the first ones thousands of times.
+_LIBRARY = torch.library.Library("depositum", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define("finalise(Tensor z) -> Tensor")  # type: ignore[no-untyped-call]
+
+#: The steps of splitmix64's finaliser: bits to shift by, and the factor after it, except for the last.
+FINALISER = ((30, _signed(_FIRST)), (27, _signed(_SECOND)), (31, 1))
+
+
 def _finalise(z: Tensor) -> Tensor:
     """The finaliser of splitmix64, elementwise."""
-    z = (z ^ _shift(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shift(z, 27)) * _signed(_SECOND)
-    return z ^ _shift(z, 31)
+    return cast(Tensor, torch.ops.depositum.finalise(z))
+
+
+@torch.library.impl(_LIBRARY, "finalise", "CompositeExplicitAutograd")
+def _finalised(z: Tensor) -> Tensor:
+    for bits, factor in FINALISER:
+        shifted = (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+        z = shifted.bitwise_xor_(z)
+        if factor != 1:
+            z.mul_(factor)
+    return z
+
+
+@torch.library.register_fake("depositum::finalise", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+def _(z: Tensor) -> Tensor:
+    return torch.empty_like(z)
+
+
+@torch.library.register_vmap("depositum::finalise", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+def _(info: Any, dims: tuple[int | None], z: Tensor) -> tuple[Tensor, int | None]:
+    return _finalise(z), dims[0]
 
 
 def purpose_code(purpose: str) -> int:

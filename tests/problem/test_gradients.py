@@ -11,6 +11,7 @@ from tests.support.oracle_problems import (
     MODELS,
     SIZES,
     FunctionalDropout,
+    Permuting,
     begin,
     make_problem,
     oracle_of,
@@ -45,7 +46,8 @@ def test_minibatch_gradients_equal_plain_autograd(name, backend):
 @pytest.mark.parametrize("name", ["branching", "spectral"])
 def test_models_that_cannot_be_batched_run_in_the_loop(name):
     """`auto` detects them; gradients, and buffers that are assigned rather than written to, are those of torch."""
-    oracle = oracle_of(name)
+    with pytest.warns(RuntimeWarning, match="one after another"):
+        oracle = oracle_of(name)
     assert oracle.model.backend == "loop"
     x, batch = points(oracle), oracle.sample()
     before = [row_buffers(oracle, row) for row in range(oracle.rows)]
@@ -125,7 +127,8 @@ def test_buffers_that_are_assigned_are_updated(backend):
     torch.testing.assert_close(model.seen, totals.mean())
 
 
-def test_dropout_is_a_function_of_seed_client_and_iteration():
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_dropout_is_a_function_of_seed_client_and_iteration(backend):
     """Reproducible, different across clients and iterations, and the same for one batch evaluated twice."""
     model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3))
     problem = make_problem(model, sizes=(5, 5, 5), seeds=(0, 1))
@@ -140,8 +143,7 @@ def test_dropout_is_a_function_of_seed_client_and_iteration():
         assert torch.equal(first, again)
         return first
 
-    oracle = Oracle(problem, 2, dtype=torch.float64)
-    assert oracle.model.backend == "loop"
+    oracle = Oracle(problem, 2, dtype=torch.float64, backend=backend)
     torch.manual_seed(0)
     one, two = gradients(oracle, 1), gradients(oracle, 2)
     drawn = torch.rand(3)
@@ -149,7 +151,7 @@ def test_dropout_is_a_function_of_seed_client_and_iteration():
     assert torch.equal(torch.rand(3), drawn)  # torch's generator is unchanged
     every = torch.cat([one, two])
     assert len(torch.unique(every, dim=0)) == 12
-    other = Oracle(problem, 2, dtype=torch.float64, clients=[1, 2])
+    other = Oracle(problem, 2, dtype=torch.float64, backend=backend, clients=[1, 2])
     torch.manual_seed(17)
     assert torch.equal(gradients(other, 2), two.view(2, 3, -1)[:, 1:].reshape(4, -1))
     assert torch.equal(gradients(other, 1), one.view(2, 3, -1)[:, 1:].reshape(4, -1))
@@ -167,18 +169,31 @@ def test_dropout_is_off_in_evaluation():
         torch.testing.assert_close(full[row], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_randomness_without_a_module_is_detected():
-    """`F.dropout` in a user-defined forward is detected by the state of torch's generator, and seeded as usual."""
-    oracle = Oracle(make_problem(FunctionalDropout()), 4, dtype=torch.float64)
-    assert oracle.model.is_random
+def test_randomness_without_a_module_is_batched():
+    """`F.dropout` in a user-defined forward draws the same masks in every backend, whatever torch's generator does."""
+    found, problem = {}, make_problem(FunctionalDropout())
+    for backend in ("loop", "vmap"):
+        oracle = Oracle(problem, 4, dtype=torch.float64, backend=backend)
+        assert oracle.model.is_random
+        assert not oracle.model.uses_generators
+        torch.manual_seed(1)
+        found[backend] = oracle.grad(points(oracle), oracle.sample())
+    torch.testing.assert_close(found["loop"], found["vmap"], rtol=1e-12, atol=1e-12)
+
+
+def test_other_randomness_is_detected_and_seeded():
+    """`torch.randperm` is detected by the state of torch's generator, which is seeded for each row in the loop."""
+    with pytest.warns(RuntimeWarning, match="It draws random numbers from a generator"):
+        oracle = Oracle(make_problem(Permuting()), 4, dtype=torch.float64)
+    assert oracle.model.uses_generators
     assert oracle.model.backend == "loop"
     x, batch = points(oracle), oracle.sample()
     torch.manual_seed(1)
     first = oracle.grad(x, batch)
     torch.manual_seed(2)
     assert torch.equal(oracle.grad(x, batch), first)
-    with pytest.raises(ConfigError, match="^backend: "):
-        Oracle(make_problem(FunctionalDropout()), 4, backend="vmap")
+    with pytest.raises(ConfigError, match="^backend: 'vmap' given, but the model needs 'loop': it draws random"):
+        Oracle(make_problem(Permuting()), 4, backend="vmap")
 
 
 def test_building_an_oracle_has_no_side_effects():

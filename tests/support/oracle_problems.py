@@ -56,6 +56,17 @@ class FunctionalDropout(nn.Module):
         return F.dropout(self.linear(x), 0.5, self.training)
 
 
+class Permuting(nn.Module):
+    """Draws random numbers that only torch's generators give."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(x[:, torch.randperm(6)] if self.training else x)
+
+
 class Branching(nn.Module):
     """Has control flow that depends on values, which cannot be batched over parameters."""
 

@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from depositum.engines.engine import Compile
 from depositum.engines.graph_passes import split_at_models, transpose_products
 from depositum.engines.iteration import Iteration
+from depositum.kernels.hashing import register_lowering
 from depositum.problem.precision import Precision, forward_backward
 
 #: Approximate number of iterations captured in one CUDA graph: enough to hide the cost of its launch.
@@ -151,6 +152,7 @@ class Accelerator:
 
     def _compiled_graph(self, graph: GraphModule) -> Callable[..., object]:
         transpose_products(graph)
+        register_lowering()
         if self.device.type == "cpu":
             # The compiler is called directly: `torch.compile` would check at every call that nothing it depends on has
             # changed (nothing can), which in an iteration of a small model takes longer than the arithmetic.

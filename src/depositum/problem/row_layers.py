@@ -3,7 +3,8 @@
 `with_row_layers` replaces layers of a model by these. Convolutions in TF32 or bf16 use the kernels of
 `depositum.kernels.convolution`: `torch.vmap` turns them into one grouped convolution, for which cuDNN has no fast
 kernels, and which needs every image transposed before and after. Batch norm is written out, because `vmap` would
-transpose images there too. All other layers are left to `vmap`.
+transpose images there too; on every device it is if its momentum is None, which torch reads on the host. All other
+layers are left to `vmap`, and to `row_functions` where that fails.
 
 The convolution operators take weights with their taps first, `[KH, KW, O, C]`, whose channels are adjacent in memory.
 The weights are reordered by a separate operator, and their gradients by ordinary ones, which a compiler fuses with the
@@ -22,16 +23,20 @@ from depositum.problem.precision import Precision
 
 
 def with_row_layers(model: nn.Module, precision: Precision, device: torch.device) -> nn.Module:
-    """The same function of the same parameters and buffers, to be called under `vmap`; on a CPU, the model itself."""
-    if device.type != "cuda":
+    """The same function of the same parameters and buffers, to be called under `vmap`.
+
+    On a CPU that is nearly always the model itself.
+    """
+    on_gpu = device.type == "cuda"
+    if not on_gpu and not any(map(_averages_all_batches, model.modules())):
         return model
-    kernels = precision in ("tf32", "bf16") and importlib.util.find_spec("triton") is not None
+    kernels = on_gpu and precision in ("tf32", "bf16") and importlib.util.find_spec("triton") is not None
     twin = copy.deepcopy(model, {id(t): t for t in [*model.parameters(), *model.buffers()]})
     for module in twin.modules():
         if kernels and _is_supported_convolution(module):
             module.__class__ = _RowConv2d
-        elif _is_supported_norm(module):
-            module.__class__ = _RowBatchNorm2d
+        elif _averages_all_batches(module) or (on_gpu and _is_supported_norm(module)):
+            module.__class__ = _RowBatchNorm
     return twin
 
 
@@ -49,8 +54,15 @@ def _is_supported_convolution(module: nn.Module) -> bool:
 
 
 def _is_supported_norm(module: nn.Module) -> bool:
+    return type(module) is nn.BatchNorm2d and module.affine and module.track_running_stats
+
+
+def _averages_all_batches(module: nn.Module) -> bool:
+    """Whether a layer is a batch norm whose statistics are means over all batches so far."""
     return (
-        type(module) is nn.BatchNorm2d and module.affine and module.track_running_stats and module.momentum is not None
+        type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        and cast(nn.BatchNorm2d, module).momentum is None
+        and cast(nn.BatchNorm2d, module).track_running_stats
     )
 
 
@@ -65,22 +77,31 @@ class _RowConv2d(nn.Conv2d):
         return convolution(x, weight, bias, self.stride[0], int(self.padding[0]))
 
 
-class _RowBatchNorm2d(nn.BatchNorm2d):
+class _RowBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(self.weight.dtype)
+        running_mean, running_var = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        wide = x.to(running_mean.dtype)
         if self.training:
-            var, mean = torch.var_mean(wide, (0, 2, 3), correction=0)
+            var, mean = torch.var_mean(wide, (0, *range(2, x.dim())), correction=0)
             self._update_statistics(mean.detach(), var.detach(), x.numel() // x.shape[1])
         else:
-            mean, var = self.running_mean, self.running_var  # type: ignore[assignment]
-        scale = self.weight * torch.rsqrt(var + self.eps)
-        return ((wide - mean[:, None, None]) * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
+            mean, var = running_mean, running_var
+        one_each = (-1, *(1 for _ in range(x.dim() - 2)))
+        scale = torch.rsqrt(var + self.eps)
+        if self.affine:
+            scale = self.weight * scale
+        out = (wide - mean.view(one_each)) * scale.view(one_each)
+        return (out + self.bias.view(one_each) if self.affine else out).to(x.dtype)
 
     def _update_statistics(self, mean: Tensor, var: Tensor, count: int) -> None:
-        m = cast(float, self.momentum)
-        cast(Tensor, self.running_mean).mul_(1 - m).add_(mean, alpha=m)
-        cast(Tensor, self.running_var).mul_(1 - m).add_(var, alpha=m * count / max(count - 1, 1))
-        cast(Tensor, self.num_batches_tracked).add_(1)
+        running_mean, running_var = cast(Tensor, self.running_mean), cast(Tensor, self.running_var)
+        batches = cast(Tensor, self.num_batches_tracked).add_(1)
+        m = 1 / batches.to(mean.dtype) if self.momentum is None else self.momentum
+        running_mean.add_((mean - running_mean) * m)
+        running_var.add_((var * (count / max(count - 1, 1)) - running_var) * m)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Nothing is left to check: the model itself has been evaluated before."""
 
 
 def convolution(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, pad: int) -> Tensor:

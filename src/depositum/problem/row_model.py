@@ -1,13 +1,14 @@
 """A model evaluated for all rows at once: each row's parameters on that row's samples.
 
 Three backends compute the gradients, equal up to rounding. `loop` evaluates one client after another: the plain
-reference, and the backend for models that draw random numbers (dropout) or that cannot be batched over parameters
-(control flow that depends on values). `channels-last` is `loop` with the channels of images adjacent in memory, in
-which convolutions and pooling on a CPU can be much faster. `vmap` evaluates all rows in one batched call; a model that
-implements `forward_rows` is given all rows directly instead. On a CPU the fastest backend is found by measurement.
+reference, and the backend for models that cannot be batched over parameters (control flow that depends on values),
+which a warning reports. `channels-last` is `loop` with the channels of images adjacent in memory, in which convolutions
+and pooling on a CPU can be much faster. `vmap` evaluates all rows in one batched call; a model that implements
+`forward_rows` is given all rows directly instead. On a CPU the fastest backend is found by measurement.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast
@@ -22,6 +23,7 @@ from depositum.problem.compatibility import attribute_errors, check_loss, descri
 from depositum.problem.handles import Handles
 from depositum.problem.losses import Loss
 from depositum.problem.precision import Precision, forward_backward
+from depositum.problem.row_functions import RowFunctions
 from depositum.problem.row_layers import with_row_layers
 from depositum.randomness import TorchGenerators
 
@@ -60,8 +62,10 @@ class RowModel:
         self.vmap_model = with_row_layers(model, precision, self.device)
         self.backend: Backend = "loop"
         self.has_forward_rows = hasattr(model, "forward_rows")
-        #: Whether a forward pass in training mode draws random numbers.
-        self.is_random = False
+        #: Whether a forward pass in training mode draws random numbers: by hashing, or from torch's generators as well,
+        #: which needs the loop.
+        self.is_random = self.uses_generators = False
+        self._draws = 0
         self._filters = [
             f"{name}.weight"
             for name, module in model.named_modules()
@@ -96,15 +100,17 @@ class RowModel:
         train
             Training mode (batch statistics, dropout) or evaluation mode.
         noise
-            A seed per row `[r]`, for models that draw random numbers.
+            A word per row, int64 `[r]`, from which a model's random numbers are hashed; 0 by default.
         """
+        if noise is None and self.is_random:
+            noise = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         if self.backend == "vmap":
             self.model.train(train)
             self.vmap_model.train(train)
             if self.has_forward_rows and shared:
                 inputs, targets, shared = _for_each_row(x, inputs), _for_each_row(x, targets), False
             with forward_backward(self.precision):
-                return self._gradients_vmap(x, inputs, targets, weights, buffers, None if shared else 0)
+                return self._gradients_vmap(x, inputs, targets, weights, buffers, noise, None if shared else 0)
         if shared:
             inputs, targets = _for_each_row(x, inputs), _for_each_row(x, targets)
         out, *new = _loop(self._handle, x, inputs, targets, weights, list(buffers.values()), train, noise)
@@ -121,7 +127,7 @@ class RowModel:
         batched = self.backend == "vmap" and len(x) > 1
 
         def losses(row: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor]:
-            outputs = self._forward(self._parameters(row), buffers, inputs, self.vmap_model if batched else self.model)
+            outputs = self._forward(self._parameters(row), buffers, inputs, self._word(batched), batched)
             per_sample = self.loss.per_sample(outputs, targets)
             correct = self.loss.correct
             return per_sample, correct(outputs, targets) if correct else torch.zeros_like(per_sample, dtype=torch.bool)
@@ -145,7 +151,7 @@ class RowModel:
         self.model.eval()
         buffers = {k: b.clone() for k, b in buffers.items()}  # a model may write to them even in evaluation mode
         with torch.no_grad(), forward_backward(self.precision):
-            return self._forward(self._parameters(row), buffers, inputs)
+            return self._forward(self._parameters(row), buffers, inputs, self._word())
 
     # Preparation
 
@@ -157,7 +163,7 @@ class RowModel:
         for count in {min(size, len(targets)) for size in (2, 3)}:
             with torch.no_grad():
                 with attribute_errors("model", f"fails on {describe(inputs[:count])}"):
-                    outputs = self._forward(self.layout.views(row), row_buffers, inputs[:count])
+                    outputs = self._forward(self.layout.views(row), row_buffers, inputs[:count], self._word(True))
                 check_loss(self.loss, outputs, targets, count)
 
     def choose_backend(
@@ -177,24 +183,37 @@ class RowModel:
         inputs, targets = batch
         weights = torch.ones(1, len(inputs), dtype=x.dtype, device=x.device)
         what = f"fails in training on {describe(inputs)}"
+        word = torch.zeros(1, dtype=torch.int64, device=x.device)
         with TorchGenerators(self.device) as generators, attribute_errors("model", what):
-            self.gradients(x, inputs, targets, weights, buffers, train=True, shared=True)
-            self.is_random = generators.were_used()
+            self._draws = 0
+            self.gradients(x, inputs, targets, weights, buffers, train=True, shared=True, noise=word)
+            # A model that is given all rows at once does not say which row a random number is for.
+            self.uses_generators = generators.were_used() or (self._draws > 0 and self.has_forward_rows)
+            self.is_random = self._draws > 0 or self.uses_generators
         if backend in ("loop", "channels-last"):
             self.backend = backend
             return
         candidates: list[Backend] = [*(["channels-last"] if self._filters else []), "loop"]  # type: ignore[list-item]
-        if backend == "vmap" or not self.is_random:
+        each = _for_each_row(x, inputs), _for_each_row(x, targets)
+        reason = ""
+        if self.uses_generators:
+            reason = "it draws random numbers from a generator of torch"
+        else:
             self.backend = "vmap"
             try:
                 # Different samples for each row, as in training: this fails if the model's code depends on values.
-                self.gradients(x, _for_each_row(x, inputs), _for_each_row(x, targets), weights, buffers, train=True)
+                with innermost_module(self.vmap_model) as layer:
+                    self.gradients(x, *each, weights, buffers, train=True, noise=word)
                 candidates.insert(0, "vmap")
             except (RuntimeError, ValueError) as error:
-                if backend == "vmap":
-                    problem = f"'vmap' given, but the model needs 'loop': {describe_exception(error)}"
-                    raise ConfigError("backend", problem) from error
-        self.backend = candidates[-1] if self.is_random else candidates[0]
+                reason = describe_exception(error)
+                if layer:
+                    reason = f"{layer[-1]}: {reason}"
+        if reason and backend == "vmap":
+            raise ConfigError("backend", f"'vmap' given, but the model needs 'loop': {reason}")
+        self.backend = candidates[0] if "vmap" in candidates else "loop"
+        if reason and rows > 1:
+            _warn_of_loop(rows, reason)
         if backend == "auto" and self.device.type == "cpu" and len(candidates) > 1 and arguments is not None:
             # A single row leaves nothing to batch.
             self.backend = self._fastest(candidates, rows, arguments) if rows > 1 else "loop"
@@ -227,13 +246,33 @@ class RowModel:
             views |= {name: _channels_last(views[name]) for name in self._filters}
         return views
 
+    def _word(self, wanted: bool = True) -> Tensor | None:
+        """What random numbers are hashed from in evaluation; None where no function is replaced."""
+        return torch.zeros((), dtype=torch.int64, device=self.device) if wanted or self.is_random else None
+
     def _forward(
-        self, parameters: Mapping[str, Tensor], buffers: Buffers, inputs: Tensor, model: nn.Module | None = None
+        self,
+        parameters: Mapping[str, Tensor],
+        buffers: Buffers,
+        inputs: Tensor,
+        word: Tensor | None,
+        batched: bool = False,
     ) -> Tensor:
-        """The model's outputs; `buffers` contains the new ones afterwards."""
+        """The model's outputs; `buffers` contains the new ones afterwards.
+
+        `word` is what the row's random numbers are hashed from. With None, torch's functions are used as they are.
+        `batched` says that this is called under `vmap`.
+        """
         state = {**parameters, **buffers}
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            outputs = functional_call(model or self.model, state, (inputs,), tie_weights=self._ties_weights)
+        functions = RowFunctions(word, batched) if word is not None else None
+        with (
+            functions or nullcontext(),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"),
+        ):
+            model = self.vmap_model if batched else self.model
+            outputs = functional_call(model, state, (inputs,), tie_weights=self._ties_weights)
+        if functions is not None:
+            self._draws += functions.draws
         # Most models write to their buffers in place; `state` contains those that are assigned as new tensors.
         buffers.update({name: state[name] for name in buffers})
         return cast(Tensor, outputs.float() if self.precision == "bf16" else outputs)
@@ -245,14 +284,26 @@ class RowModel:
         return outputs.float() if self.precision == "bf16" else outputs
 
     def _gradients_vmap(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor, buffers: Buffers, data: int | None
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        buffers: Buffers,
+        noise: Tensor | None,
+        data: int | None,
     ) -> tuple[Tensor, Buffers]:
         def weighted(
-            parameters: dict[str, Tensor], buffers: Buffers, inputs: Tensor, targets: Tensor, weights: Tensor
+            parameters: dict[str, Tensor],
+            buffers: Buffers,
+            word: Tensor,
+            inputs: Tensor,
+            targets: Tensor,
+            weights: Tensor,
         ) -> tuple[Tensor, Buffers]:
             # Batch norm writes to its buffers, which vmap allows only for tensors made inside of it.
             buffers = {k: v.clone() for k, v in buffers.items()}
-            outputs = self._forward(parameters, buffers, inputs, self.vmap_model)
+            outputs = self._forward(parameters, buffers, inputs, word, batched=True)
             return (self.loss.per_sample(outputs, targets) * weights).sum(), buffers
 
         # Rows are independent, so the gradient of the sum over rows contains each row's: autograd stays outside vmap.
@@ -262,7 +313,9 @@ class RowModel:
                 outputs, new = self._forward_rows(leaves, inputs).flatten(0, 1), buffers
                 values = self.loss.per_sample(outputs, targets.flatten(0, 1)) * weights.flatten()
             else:
-                values, new = vmap(weighted, in_dims=(0, 0, data, data, 0))(leaves, buffers, inputs, targets, weights)
+                words = torch.zeros(len(x), dtype=torch.int64, device=x.device) if noise is None else noise
+                dims = (0, 0, 0, data, data, 0)
+                values, new = vmap(weighted, in_dims=dims)(leaves, buffers, words, inputs, targets, weights)
             parts = torch.autograd.grad(values.sum(), list(leaves.values()), materialize_grads=True)
         out = torch.cat([part.reshape(len(x), -1) for part in parts], dim=1)
         return out, {k: b.detach() for k, b in new.items()}
@@ -272,8 +325,8 @@ class RowModel:
     ) -> tuple[Tensor, Buffers]:
         out = torch.empty_like(x)
         new = {k: b.clone() for k, b in buffers.items()}
-        generators = TorchGenerators(self.device) if noise is not None else None
-        seeds = noise.tolist() if noise is not None else []
+        generators = TorchGenerators(self.device) if noise is not None and self.uses_generators else None
+        seeds = noise.tolist() if generators and noise is not None else []
         with generators or nullcontext():
             for i, row in enumerate(x):
                 if generators:
@@ -281,13 +334,43 @@ class RowModel:
                 leaves = {k: v.detach().requires_grad_() for k, v in self._parameters(row).items()}
                 row_buffers = {k: v[i] for k, v in new.items()}
                 with torch.enable_grad():
-                    outputs = self._forward(leaves, row_buffers, inputs[i])
+                    outputs = self._forward(leaves, row_buffers, inputs[i], None if noise is None else noise[i])
                     value = (self.loss.per_sample(outputs, targets[i]) * weights[i]).sum()
                     parts = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
                 torch.cat([part.reshape(-1) for part in parts], out=out[i])
                 for name, buffer in row_buffers.items():
                     new[name][i].copy_(buffer.detach())
         return out, new
+
+
+@contextmanager
+def innermost_module(model: nn.Module) -> Iterator[list[str]]:
+    """The modules that are being evaluated, outermost first; after an error in one of them, the last is where it was.
+
+    Each is described by its name and class. Nothing is left of them if the forward pass succeeds.
+    """
+    entered: list[str] = []
+    hooks = []
+    for name, module in model.named_modules():
+        text = f"layer {name!r} ({type(module).__name__})"
+        if name:
+            hooks.append(module.register_forward_pre_hook(lambda *_, text=text: entered.append(text)))
+            hooks.append(module.register_forward_hook(lambda *_: entered.pop() and None))
+    try:
+        yield entered
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _warn_of_loop(rows: int, reason: str) -> None:
+    """Report that the models of all rows cannot be evaluated in one call."""
+    warnings.warn(
+        f"clients are trained one after another, {rows} passes in every iteration instead of one; on a GPU that takes "
+        f"up to {rows} times as long. {reason[:1].upper()}{reason[1:]}"[:400],
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _for_each_row(x: Tensor, samples: Tensor) -> Tensor:
