@@ -3,17 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from depositum.errors import ConfigError
 from depositum.experiments.checks import CHECKS
 from depositum.experiments.claims import judge
 from depositum.experiments.definition import Claim
+from depositum.experiments.paper_number import PaperNumber
 from depositum.experiments.results import CellResult, NotRunError, Results
+from depositum.experiments.seed_tests import agreement, chance_of_at_least, interval
 from tests.support.synthetic_results import along, cell_result
 
 
-def holds(results: Results, check: Any) -> bool:
+def holds(results: Results, check: Any) -> bool | None:
     return CHECKS.parse(check, "check").make(results).holds
 
 
@@ -30,9 +34,14 @@ def holds(results: Results, check: Any) -> bool:
         ([(1, 1), (1, 1), (2, 2)], {}, False),  # equal is not increasing
         ([(0.9, 1.1), (1.9, 2.1)], {"apart": 4.9}, True),  # 1 apart, combined deviation 0.2
         ([(0.9, 1.1), (1.9, 2.1)], {"apart": 5.1}, False),
+        ([(0, 4), (4.0, 0.5)], {}, None),  # the mean is higher, but not for both seeds
+        ([(0, 10), (1, 11)], {}, True),  # seeds differ more than the cells, which differ for each seed
+        ([(1, 1), (0.9, 1.2), (5, 5)], {"exceptions": 1}, True),
+        ([(1, 1), (0.9, 1.2), (5, 5)], {}, None),
     ],
 )
-def test_ordered(values: list[tuple[float, float]], extra: dict[str, Any], expected: bool) -> None:
+def test_ordered(values: list[tuple[float, float]], extra: dict[str, Any], expected: bool | None) -> None:
+    """Fails if cells are compared by their means alone, or as if they had different seeds."""
     results = along(*values)
     assert (
         holds(results, {"ordered": {"measure": "train_loss", "axis": "axis", "direction": "increasing", **extra}})
@@ -50,25 +59,53 @@ def test_ordered(values: list[tuple[float, float]], extra: dict[str, Any], expec
     [
         ([(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)], False),
         ([(5, 5), (4, 4), (3, 3), (2, 2), (1, 1)], False),
-        ([(2, 2), (1, 1), (3, 3), (4, 4), (5, 5)], True),  # one pair out of order: τ = 0.8
-        ([(0, 2), (0.1, 2.1), (0.2, 2.2), (0.3, 2.3), (0.4, 2.4)], True),  # monotone, but within the noise
+        ([(2, 2), (1, 1), (3, 3), (4, 4), (5, 5)], True),  # one step the other way
+        ([(2, 2), (1, 9), (3, 3), (4, 4), (5, 5)], None),  # one that the seeds cannot tell
+        ([(0, 2), (0.1, 2.1), (0.2, 2.2), (0.3, 2.3), (0.4, 2.4)], False),  # small, but the same for every seed
     ],
 )
-def test_not_ordered(values: list[tuple[float, float]], expected: bool) -> None:
+def test_not_ordered(values: list[tuple[float, float]], expected: bool | None) -> None:
     assert holds(along(*values), {"not-ordered": {"measure": "train_loss", "axis": "axis"}}) is expected
 
 
-def test_one_seed_has_no_deviation() -> None:
-    """With a deviation of 0, any difference would count as clearly separated."""
+def test_one_seed_decides_nothing() -> None:
     results = along((1.0, 1.0), (2.0, 2.0))
     alone = []
     for cell in results:
         assert cell.history is not None
         alone.append(replace(cell, history=cell.history[cell.history["seed"] == 0]))
     check = {"measure": "train_loss", "axis": "axis", "direction": "increasing"}
-    assert holds(Results(alone, results.order), {"ordered": check})
     with pytest.raises(NotRunError, match="needs two seeds"):
-        holds(Results(alone, results.order), {"ordered": {**check, "apart": 1.0}})
+        holds(Results(alone, results.order), {"ordered": check})
+
+
+def test_the_interval_is_students() -> None:
+    """Against SciPy's own one-sample t-test: an end is at 0 where its one-sided p-value is 5 %."""
+    values = np.random.default_rng(3).normal(0.4, 1.0, size=7)
+    found = interval(values)
+    assert ttest_1samp(values, found.low, alternative="greater").pvalue == pytest.approx(0.05)
+    assert ttest_1samp(values, found.high, alternative="less").pvalue == pytest.approx(0.05)
+    assert found.inside(least=found.low - 1e-9)
+    assert found.inside(least=found.low + 1e-9) is None
+    assert found.inside(least=found.high + 1e-9) is False
+
+
+def test_agreement_with_a_printed_number() -> None:
+    """Two standard errors, the paper's included where it prints a deviation; their chance by simulation."""
+    values = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # mean 3, deviation 1.58, standard error 0.707
+    assert agreement(values, 4.41, None).agrees
+    assert not agreement(values, 4.42, None).agrees
+    assert agreement(values, 5.0, float(values.std(ddof=1))).agrees  # the standard error is now 1
+    assert not agreement(values, 5.01, float(values.std(ddof=1))).agrees
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(size=(20000, 5)), rng.normal(size=(20000, 5))
+    found = [agreement(a, b.mean(), b.std(ddof=1)) for a, b in zip(ours[:4000], theirs[:4000], strict=True)]
+    assert np.mean([not one.agrees for one in found]) == pytest.approx(
+        np.mean([one.chance for one in found]), abs=0.015
+    )
+    assert chance_of_at_least(2, [0.1, 0.2, 0.3]) == pytest.approx(
+        0.1 * 0.2 * 0.7 + 0.1 * 0.8 * 0.3 + 0.9 * 0.2 * 0.3 + 0.006
+    )
 
 
 def test_lower_and_higher() -> None:
@@ -78,8 +115,10 @@ def test_lower_and_higher() -> None:
     assert not holds(results, {"lower": {"measure": "train_loss", "cell": b, "than": a}})
     assert holds(results, {"higher": {"measure": "train_loss", "cell": b, "than": a}})
     assert not holds(results, {"higher": {"measure": "train_loss", "cell": a, "than": b}})
-    assert holds(results, {"higher": {"measure": "train_loss", "cell": b, "than": a, "factor": 1.9}})
-    assert not holds(results, {"higher": {"measure": "train_loss", "cell": b, "than": a, "factor": 2.0}})
+    double = along((1.0, 3.0), (2.0, 6.0))  # twice as much for each seed: in logarithms, and not in differences
+    assert holds(double, {"higher": {"measure": "train_loss", "cell": b, "than": a, "factor": 1.99}})
+    assert holds(double, {"higher": {"measure": "train_loss", "cell": b, "than": a, "factor": 2.01}}) is False
+    assert holds(double, {"higher": {"measure": "train_loss", "cell": b, "than": a}}) is None
     assert holds(results, {"lower": {"measure": "train_loss", "cell": a, "than": b, "by": 0.9}})
     assert not holds(results, {"lower": {"measure": "train_loss", "cell": a, "than": b, "by": 1.1}})
     assert holds(results, {"lower": {"measure": "train_loss", "cell": b, "than": a, "by": -1.1}})  # at most 1.1 above
@@ -100,9 +139,56 @@ def test_a_share_of_pairs() -> None:
     some = Results([*cells[:2], cell_result({}, missing=True, method="x", graph="2"), cells[3]], order)
     with pytest.raises(NotRunError):
         holds(some, {"lower": check})
-    assert holds(some, {"lower": {**check, "partial": True}})
-    with pytest.raises(NotRunError):
-        holds(some.where({"graph": "2"}), {"lower": {**check, "partial": True}})
+
+
+def test_a_pair_without_two_seeds_is_left_out_and_named() -> None:
+    """Fails if a method that diverged disappears from a claim without a word."""
+    cells = [
+        cell_result({"train_loss": (1, 1)}, method="x", graph="1"),
+        cell_result({"train_loss": (2, 2)}, method="y", graph="1"),
+        cell_result({"train_loss": (3, 3)}, method="x", graph="2"),
+        cell_result({"train_loss": (2, 2)}, method="y", graph="2", diverged=True),
+    ]
+    order = {"method": ["x", "y"], "graph": ["1", "2"]}
+    check = {"lower": {"measure": "train_loss", "cell": {"method": "x"}, "than": {"method": "y"}}}
+    judged = judge(Claim(text="t", check=check), Results(cells, order))
+    assert judged.verdict == "holds"
+    assert "left out: x, 2 and y, 2" in judged.numbers[0]
+    assert judged.left_out == ["y, 2: seed 0 (diverged)"]
+    assert "paired t-test" in judged.test
+
+
+def test_a_collapsed_seed_is_not_averaged() -> None:
+    """It ends where it began although the other learned; if none learns, none has collapsed."""
+    learned = [(2.3, 2.3), (2.3, 1.0), (2.3, 0.5), (2.29, 0.3), (2.29, 0.3)]
+    cell = cell_result({"test_loss": learned, "test_accuracy": (0.1, 0.9)}, axis="a")
+    assert cell.lost == {0: "collapsed"}
+    assert cell.values("test_accuracy").tolist() == [90.0]
+    assert cell.losses == "collapsed 1 of 2"
+    bounded = {"bounded": {"measure": "test_accuracy", "least": 50}}
+    assert holds(Results([cell], {"axis": ["a"]}), bounded) is False  # every seed counts here
+    assert not cell_result({"test_loss": [(2.3, 2.3)] * 4 + [(2.299, 2.295)]}, axis="a").lost
+    assert not cell_result({"test_loss": [(2.3, 2.3)] * 4 + [(1.0, 0.6)]}, axis="a").lost
+
+
+def test_agrees_counts_what_chance_explains() -> None:
+    """Nine of ten cells agree: one beyond two standard errors is expected. Five of ten are not."""
+    names = [str(k) for k in range(10)]
+    spread = np.array([-1.0, 1.0])  # a standard error of 1
+
+    def results(outside: int) -> Results:
+        cells = [
+            cell_result({"train_loss": tuple(spread + (9 if k < outside else 0.5))}, axis=name)
+            for k, name in enumerate(names)
+        ]
+        printed = {("train_loss", name): PaperNumber.parse("0.0±0.1", "paper") for name in names}
+        return Results(cells, {"axis": names}, printed)
+
+    check = {"agrees": {"measure": "train_loss"}}
+    assert holds(results(1), check)
+    assert holds(results(10), check) is False
+    with pytest.raises(NotRunError, match="no cell has a printed number"):
+        holds(along((1, 1)), check)
 
 
 def curve(values: list[float], **labels: str) -> CellResult:
@@ -124,24 +210,20 @@ def test_ratio() -> None:
     results = along((100, 100), (200, 200), measure="bytes_sent")
     assert holds(results, {"ratio": check})
     assert not holds(results, {"ratio": {**check, "value": 0.51}})
-    assert not holds(along((1, 1), (0, 0), measure="bytes_sent"), {"ratio": check})  # there is no ratio to 0
+    with pytest.raises(NotRunError, match="not finite"):  # there is no ratio to 0
+        holds(along((1, 1), (0, 0), measure="bytes_sent"), {"ratio": check})
 
 
 def test_number() -> None:
     """The difference is taken per seed: 94, 96 minus 92, 95 is 2, 1."""
     results = along((0.94, 0.96), (0.92, 0.95), measure="test_accuracy")
-    check = {
-        "measure": "test_accuracy",
-        "cell": {"axis": "b"},
-        "less_than": {"axis": "a"},
-        "value": 1.5,
-        "within": 0.01,
-    }
+    check = {"measure": "test_accuracy", "cell": {"axis": "b"}, "less_than": {"axis": "a"}, "value": 1.5}
     finding = CHECKS.parse({"number": check}, "check").make(results)
     assert finding.holds
     assert finding.numbers.startswith("1.500 ± 0.707")
-    assert not holds(results, {"number": {**check, "value": 1.6}})
-    assert holds(results, {"number": {"measure": "test_accuracy", "cell": {"axis": "a"}, "value": 95, "within": 1e-9}})
+    assert holds(results, {"number": {**check, "value": 2.49}})  # the standard error is 0.5
+    assert not holds(results, {"number": {**check, "value": 2.51}})
+    assert holds(results, {"number": {**check, "value": 2.51, "std": 0.5}})
     one, other = results.cells
     assert other.cached is not None
     others = replace(other, cached=replace(other.cached, seeds=[0, 2]))
@@ -213,7 +295,9 @@ def test_verdicts() -> None:
     assert [line.split(":")[0] for line in judged.numbers] == ["p", "n"]
     assert judge(claim(where={"momentum": "p"}), results).verdict == "holds"
     diverged = cell_result({"train_loss": bad}, axis="b", momentum="p", diverged=True)
-    assert judge(claim(where={"momentum": "p"}), Results([cells[0], diverged], order)).verdict == "diverged"
+    left = judge(claim(where={"momentum": "p"}), Results([cells[0], diverged], order))
+    assert left.verdict == "diverged"
+    assert left.left_out == ["b, p: seed 0 (diverged)"]
     part = judge(claim(each=["momentum"]), Results([cells[0], diverged, *cells[2:]], order))
     assert part.verdict == "does not hold"  # for the other momentum, whatever this one gave
     missing = cell_result({}, axis="b", momentum="p", missing=True)

@@ -1,6 +1,7 @@
 """Statistics, tables and figures of synthetic results."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,12 @@ def test_units_of_measures() -> None:
     cell = cell_result({"test_accuracy": (0.5, 0.25), "stationarity_mean": (8.0, 4.0)}, axis="a")
     assert cell.values("test_accuracy").tolist() == [50.0, 25.0]
     assert cell.values("stationarity_mean/n").tolist() == [2.0, 1.0]
-    with pytest.raises(HasDivergedError):
-        cell_result({"train_loss": (1, 1)}, axis="a", diverged=True).values("train_loss")
+    left = cell_result({"train_loss": (1, 2)}, axis="a", diverged=True)
+    assert left.values("train_loss").tolist() == [2.0]
+    assert left.cached is not None
+    none = replace(left, cached=replace(left.cached, diverged=["seed 0 diverged: x", "seed 1 diverged: x"]))
+    with pytest.raises(HasDivergedError, match="diverged 2 of 2"):
+        none.values("train_loss")
 
 
 # Tables
@@ -108,7 +113,7 @@ def test_a_table_of_rows_and_columns() -> None:
     lines = tables.as_markdown(fill(cells, bold="lowest")).splitlines()
     # (1.1 − 1.0) / √(0.1414² + 0.1²) = 0.58
     assert "| T0 = 1 | 1.10 ± 0.14 (1.00 ± 0.10; +0.6σ) | **0.90 ± 0.14** (0.90 ± 0.10; +0.0σ) | 2 |" in lines
-    assert "| T0 = 2 | diverged (1 of 2), else 3 | not run | 2 |" in lines
+    assert "| T0 = 2 | diverged 1 of 2, else 3 | not run | 2 |" in lines
     text = tables.as_latex(fill(cells, bold="lowest"))
     assert r"T0 = 1 & 1.10 $\pm$ 0.14 (1.00 $\pm$ 0.10; +0.6$\sigma$) & \textbf{0.90 $\pm$ 0.14} (0.90" in text
     assert text.count("\\\\") == 3
@@ -129,7 +134,7 @@ def test_gaps_between_rows() -> None:
     assert "gaps to T0 = 1 (%)**" in text
     assert "σ" not in text + tables.as_markdown(plain)
     assert [line for line in text.splitlines() if line.startswith("| T0")] == [
-        "| T0 = 2 | 5.00 ± 7.07 (-10.00) | diverged (1 of 2) | 2 |"
+        "| T0 = 2 | 5.00 ± 7.07 (-10.00) | diverged 1 of 2 | 2 |"
     ]
     # The reference row may not have been run, or with fewer seeds (the first of more).
     assert TableCell(np.array([2.0, 3.0])).gap_to(TableCell(None, "not run")).ours() == "not run"

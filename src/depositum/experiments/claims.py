@@ -1,4 +1,4 @@
-"""The paper's claims, decided by checks: whether each holds, and the numbers that decide it."""
+"""The paper's claims, decided by checks: whether each holds, by which test, and the numbers that decide it."""
 
 import itertools
 from dataclasses import dataclass
@@ -7,21 +7,45 @@ from typing import Literal
 from depositum.errors import ConfigError, renamed_keys
 from depositum.experiments.checks import CHECKS
 from depositum.experiments.definition import Claim, Experiment
-from depositum.experiments.results import TRACE, HasDivergedError, NotRunError, Results, check_measure, check_statistic
+from depositum.experiments.results import (
+    TRACE,
+    HasDivergedError,
+    NotRunError,
+    Results,
+    TooFewSeedsError,
+    check_measure,
+    check_statistic,
+)
 
-Verdict = Literal["holds", "does not hold", "diverged", "not run"]
-VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "diverged", "not run")
-#: Which part decides a claim of several parts: the last in this order. One part that fails decides it.
-_PRECEDENCE: tuple[Verdict, ...] = ("holds", "diverged", "not run", "does not hold")
+Verdict = Literal["holds", "does not hold", "undecided", "diverged", "not run"]
+VERDICTS: tuple[Verdict, ...] = ("holds", "does not hold", "undecided", "diverged", "not run")
+#: Which part decides a claim of several parts: the last in this order. One part that fails decides it, and a part of
+#: which no seed is left is named, but leaves the decision to the others.
+_PRECEDENCE: tuple[Verdict, ...] = ("diverged", "holds", "undecided", "not run", "does not hold")
+_DECISIONS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "undecided"}
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim with its verdict; one line of numbers for each part."""
+    """A claim with its verdict, the test that decides it, and one line of numbers for each part.
+
+    `left_out` names the seeds of its cells that diverged or collapsed.
+    """
 
     claim: Claim
     verdict: Verdict
+    test: str
     numbers: list[str]
+    left_out: list[str]
+
+    @property
+    def reason(self) -> str:
+        """Why it does not hold, or is not decided."""
+        if self.verdict == "holds":
+            return ""
+        if self.claim.reason:
+            return self.claim.reason
+        return "The seeds cannot tell: an interval contains the bound." if self.verdict == "undecided" else ""
 
 
 def judge(claim: Claim, results: Results, key: str = "claim") -> JudgedClaim:
@@ -29,13 +53,17 @@ def judge(claim: Claim, results: Results, key: str = "claim") -> JudgedClaim:
     check = CHECKS.parse(claim.check, f"{key}.check")
     cells = results.where(claim.where)
     parts: list[tuple[Verdict, str]] = []
+    tests: list[str] = []
     for labels in itertools.product(*(cells.labels(axis) for axis in claim.each)):
         view = cells.where(dict(zip(claim.each, labels, strict=True)))
         verdict: Verdict
         try:
             with renamed_keys(lambda path: path.removeprefix(f"{key}.check.{check.name}.")):  # callers name the claim
                 finding = check.make(view)
-            verdict, numbers = ("holds" if finding.holds else "does not hold"), finding.numbers
+            verdict, numbers = _DECISIONS[finding.holds], finding.numbers
+            tests.append(finding.test)
+        except TooFewSeedsError as error:
+            verdict, numbers = ("diverged" if _left_out(view) else "not run"), str(error)
         except NotRunError as error:
             verdict, numbers = "not run", str(error)
         except HasDivergedError as error:
@@ -43,8 +71,21 @@ def judge(claim: Claim, results: Results, key: str = "claim") -> JudgedClaim:
         parts.append((verdict, f"{', '.join(labels)}: {numbers}" if labels else numbers))
     verdicts = (verdict for verdict, _ in parts)
     return JudgedClaim(
-        claim, max(verdicts, key=_PRECEDENCE.index, default="not run"), [numbers for _, numbers in parts]
+        claim,
+        max(verdicts, key=_PRECEDENCE.index, default="not run"),
+        "; ".join(dict.fromkeys(tests)),
+        [numbers for _, numbers in parts],
+        _left_out(cells),
     )
+
+
+def _left_out(cells: Results) -> list[str]:
+    """The seeds of cells that diverged or collapsed: `DEEPSTORM on Ring: seed 2 (diverged at iteration 424)`."""
+    return [
+        f"{cell.name}: " + ", ".join(f"seed {seed} ({why})" for seed, why in sorted(cell.lost.items()))
+        for cell in cells
+        if cell.history is not None and cell.lost
+    ]
 
 
 def check_claim(claim: Claim, experiment: Experiment, key: str) -> None:

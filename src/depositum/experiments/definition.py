@@ -137,9 +137,13 @@ class TableSpec(_Part):
 
 
 class Claim(_Part):
-    """A claim of the paper, paraphrased, and the check that decides it, for each combination of the `each` axes."""
+    """A claim of the paper, paraphrased, and the check that decides it, for each combination of the `each` axes.
+
+    `reason` is what was found to be the reason if it does not hold, or is undecided; it is shown only then.
+    """
 
     text: str
+    reason: str = ""
     check: str | dict[str, Any]
     each: list[str] = []
     where: Where = {}

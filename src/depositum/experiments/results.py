@@ -1,7 +1,9 @@
 """Results of the cells of an experiment: series of a measure per seed, and statistics of a series."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from pydantic import Field
 
 from depositum.errors import ConfigError, listing, nearest
 from depositum.experiments.cache import CachedCell
+from depositum.experiments.paper_number import PaperNumber
 from depositum.experiments.sweep import Labels, matches
 from depositum.metrics import COLUMNS, PERPLEXITY
 from depositum.registry import Registry, Spec
@@ -22,6 +25,10 @@ Values = NDArray[np.float64]
 TRACE = "consensus_trace"
 #: Measures in [0, 1] that are shown and compared in percent.
 PERCENT = ("test_accuracy", "sparsity", "client_accuracy_mean", "client_accuracy_worst")
+#: A seed has collapsed if its loss fell by less than this share of what it fell by for the best seed of the cell …
+COLLAPSED_SHARE = 0.1
+#: … in cells where the best seed's loss fell by at least this share of its start.
+LEARNED_SHARE = 0.01
 #: Suffix of measures that are divided by the number of clients: `"stationarity/n"`.
 PER_CLIENT = "/n"
 #: Names of measures on axes and in tables.
@@ -46,8 +53,12 @@ class NotRunError(Exception):
     """A required cell, or part of it, has not been run."""
 
 
+class TooFewSeedsError(NotRunError):
+    """A test needs more seeds than were run, or are left."""
+
+
 class HasDivergedError(Exception):
-    """A required cell has diverged."""
+    """No seed is left of a required cell: they diverged or collapsed."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +101,56 @@ class CellResult:
     def diverged(self) -> list[str]:
         return self.cached.diverged if self.cached else []
 
-    def series(self, measure: str) -> list[Series]:
-        """A measure of every seed; raises if the cell has not been run, or if a seed diverged."""
+    @cached_property
+    def lost(self) -> dict[int, str]:
+        """Why seeds are not averaged, by seed: `diverged at iteration 424`, or `collapsed`."""
+        found = {int(text.split()[1]): _shorten_divergence(text) for text in self.diverged}  # "seed 3 diverged: …"
+        return found | dict.fromkeys(self._collapsed(set(found)), "collapsed")
+
+    def _collapsed(self, diverged: set[int]) -> list[int]:
+        """The seeds that ended where they began, although others of the cell learned."""
+        assert self.history is not None
+        for measure in ("train_loss", "test_loss"):
+            if measure not in self.history or self.cached is None:
+                continue
+            losses = {seed: one.y for seed, one in self._series(measure).items() if seed not in diverged}
+            if len(losses) < 2:
+                continue
+            fallen = {seed: y[0] - y[-1] for seed, y in losses.items()}
+            best = max(fallen, key=lambda seed: fallen[seed])
+            if fallen[best] < LEARNED_SHARE * losses[best][0]:
+                return []
+            return [seed for seed, y in fallen.items() if not y >= COLLAPSED_SHARE * fallen[best]]
+        return []
+
+    @property
+    def losses(self) -> str:
+        """How many seeds are not averaged: `diverged 1 of 5, collapsed 1 of 5`, or ""."""
+        if self.cached is None or self.history is None:
+            return ""
+        count, seeds = Counter(reason.split()[0] for reason in self.lost.values()), len(self.cached.seeds)
+        return ", ".join(f"{reason} {count[reason]} of {seeds}" for reason in sorted(count, reverse=True))
+
+    def series(self, measure: str) -> dict[int, Series]:
+        """A measure of every seed that is not lost, by seed; raises if the cell was not run, or if none is left."""
         if self.cached is None or self.history is None:
             raise NotRunError(self.name)
-        if self.cached.diverged:
-            raise HasDivergedError(f"{self.name}: {self.cached.diverged[0]}")
         found = self._series(measure)
         if not found:
             raise NotRunError(f"{self.name} has no {measure}")
-        return found
+        left = {seed: series for seed, series in found.items() if seed not in self.lost}
+        if not left:
+            raise HasDivergedError(f"{self.name}: {self.losses}")
+        return left
 
-    def _series(self, measure: str) -> list[Series]:
+    def _series(self, measure: str) -> dict[int, Series]:
         run = self.config.run
-        return [
-            Series(frame["t"].to_numpy(), frame["phases"].to_numpy(), frame["y"].to_numpy(), run.steps, run.period)
-            for _, frame in self.frame(measure).groupby("seed")
-        ]
+        table, found = self.frame(measure), {}
+        for seed in sorted({int(seed) for seed in table["seed"]}):
+            frame = table[table["seed"] == seed]
+            t, phases, y = (frame[name].to_numpy(dtype=float) for name in ("t", "phases", "y"))
+            found[seed] = Series(t, phases, y, run.steps, run.period)
+        return found
 
     def frame(self, measure: str) -> pd.DataFrame:
         """A measure with columns seed, t, phases and y, in percent if it is a share; includes seeds that diverged."""
@@ -125,30 +169,43 @@ class CellResult:
         return table.assign(phases=history["phases"].astype(float), y=y.astype(float)).dropna(subset="y")
 
     def values(self, measure: str, at: Spec = "final") -> Values:
-        """A statistic of a measure, one number per seed `[S]`."""
-        statistic = STATISTICS.parse(at, "at")
-        return np.array([statistic.make(series) for series in self.series(measure)])
+        """A statistic of a measure, one number per seed that is not lost `[S]`."""
+        return np.array(list(self.by_seed(measure, at).values()))
 
-    def values_of_survivors(self, measure: str, at: Spec = "final") -> Values:
-        """The same for a cell that diverged, over the seeds that did not `[at most S]`."""
+    def by_seed(self, measure: str, at: Spec = "final", *, collapsed: bool = False) -> dict[int, float]:
+        """The same by seed; with `collapsed`, of seeds that collapsed too."""
         statistic = STATISTICS.parse(at, "at")
-        complete = [one for one in self._series(measure) if one.t[-1] == one.steps and np.isfinite(one.y).all()]
-        return np.array([statistic.make(series) for series in complete])
+        series = self.series(measure)
+        if collapsed:
+            series = {
+                s: one for s, one in self._series(measure).items() if self.lost.get(s, "collapsed") == "collapsed"
+            }
+        return {seed: statistic.make(one) for seed, one in series.items()}
+
+
+def _shorten_divergence(text: str) -> str:
+    """`diverged at iteration 424` of `seed 2 diverged: y of client 0 is not finite at iteration 424`."""
+    at = text.rpartition(" at iteration ")[2]
+    return f"diverged at iteration {at}" if at.isdigit() else "diverged"
 
 
 @dataclass(frozen=True)
 class Results:
-    """The cells of an experiment, or some of them, and the order of the labels of each axis."""
+    """The cells of an experiment, or some of them, and the order of the labels of each axis.
+
+    `printed` has the numbers that the paper prints for cells, by measure and name of the cell.
+    """
 
     cells: Sequence[CellResult]
     order: Mapping[str, list[str]]
+    printed: Mapping[tuple[str, str], PaperNumber] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CellResult]:
         return iter(self.cells)
 
     def where(self, where: Mapping[str, str | Sequence[str]]) -> "Results":
         """The cells with these labels."""
-        return Results([cell for cell in self.cells if matches(cell.labels, where)], self.order)
+        return Results([cell for cell in self.cells if matches(cell.labels, where)], self.order, self.printed)
 
     def single(self, where: Mapping[str, str | Sequence[str]]) -> CellResult:
         """The cell with these labels; raises unless there is exactly one."""

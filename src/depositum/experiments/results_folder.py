@@ -185,14 +185,15 @@ def _concatenate(parts: list[pd.DataFrame], results: Results) -> pd.DataFrame:
 
 
 def claims_as_markdown(judged: list[JudgedClaim]) -> str:
-    """The paper's claims, whether each holds, and why."""
+    """The paper's claims, whether each holds, by which test and numbers, and the reason where it does not."""
     lines = [f"{count_verdicts(Counter(each.verdict for each in judged))}.", ""] if judged else []
-    lines += ["| claim | verdict | numbers |", "|---|---|---|"]
+    lines += ["| claim | verdict | test | numbers |", "|---|---|---|---|"]
     for each in judged:
-        numbers = "<br>".join(each.numbers).replace("|", "\\|")
+        parts = [*each.numbers, *(["Left out: " + "; ".join(each.left_out)] if each.left_out else [])]
         verdict = each.verdict if each.verdict == "holds" else f"**{each.verdict}**"
-        text = each.claim.text.replace("|", "\\|")
-        lines.append(f"| {text} | {verdict} | {numbers} |")
+        text = each.claim.text + (f"<br>*Reason: {each.reason}*" if each.reason else "")
+        row = [text, verdict, each.test or "–", "<br>".join(parts)]
+        lines.append("| " + " | ".join(entry.replace("|", "\\|") for entry in row) + " |")
     return "\n".join(lines) + "\n"
 
 

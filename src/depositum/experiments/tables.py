@@ -6,7 +6,6 @@ ours and the paper's.
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ import numpy as np
 from depositum.errors import ConfigError, listing
 from depositum.experiments.checks import difference, moments
 from depositum.experiments.definition import Experiment, TableLine, TableSpec
+from depositum.experiments.paper_number import PaperNumber
 from depositum.experiments.results import (
     CellResult,
     HasDivergedError,
@@ -37,29 +37,6 @@ NOTE_GAPS = (
     "By how many percent a number is above that row's: mean ± sample standard deviation of the gaps per seed; in "
     "brackets the gap between the paper's means."
 )
-_PAPER_NUMBER = re.compile(r"^(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?$")
-
-
-@dataclass(frozen=True)
-class PaperNumber:
-    """A number of the paper: its mean, its standard deviation if printed, and its decimals."""
-
-    mean: float
-    std: float | None
-    decimals: int
-
-    @classmethod
-    def parse(cls, text: str, key: str) -> "PaperNumber":
-        """Parse `"94.20±0.13"` or `"27.242"`."""
-        found = _PAPER_NUMBER.match(text.replace(" ", ""))
-        if not found:
-            raise ConfigError(key, f"{text!r} given; it must be a number, or mean±deviation as in '94.20±0.13'")
-        mean, std = found[1], found[2]
-        return cls(float(mean), float(std) if std else None, len(mean.partition(".")[2]))
-
-    def __str__(self) -> str:
-        d = self.decimals
-        return f"{self.mean:.{d}f}" + (f" ± {self.std:.{d}f}" if self.std is not None else "")
 
 
 @dataclass(frozen=True)
@@ -75,9 +52,9 @@ class TableCell:
     paper
         The paper's number.
     survivors
-        If some seeds diverged, the values of the others.
+        If some seeds diverged or collapsed, the values of the others.
     seeds_run
-        If some seeds diverged, the number of all seeds.
+        If some seeds diverged or collapsed, the number of all seeds.
     """
 
     values: Values | None
@@ -273,14 +250,33 @@ def _fill_cell(result: CellResult | None, measure: str, at: Spec, paper: str) ->
     if result is None:
         return TableCell(None, "–", number)
     try:
-        return TableCell(result.values(measure, at), "", number)
+        values = result.values(measure, at)
     except NotRunError:
         return TableCell(None, "not run", number)
     except HasDivergedError:
-        assert result.cached is not None
-        seeds = len(result.cached.seeds)
-        reason = f"diverged ({len(result.diverged)} of {seeds})"
-        return TableCell(None, reason, number, result.values_of_survivors(measure, at), seeds)
+        values = np.array([])
+    if not result.lost:
+        return TableCell(values, "", number)
+    assert result.cached is not None
+    return TableCell(None, result.losses, number, values, len(result.cached.seeds))
+
+
+def printed_numbers(experiment: Experiment) -> dict[tuple[str, str], PaperNumber]:
+    """The numbers that the paper's tables print, by measure and name of the cell."""
+    found: dict[tuple[str, str], PaperNumber] = {}
+    for table in experiment.table:
+        if table.measure is None or not table.columns:
+            continue
+        fixed = {axis: label for axis, label in table.where.items() if isinstance(label, str)}
+        for row in table.paper:
+            for column, text in zip(_columns(table, experiment), row[len(table.rows) :], strict=True):
+                labels = (
+                    fixed | dict(zip(table.rows, row, strict=False)) | dict(zip(table.columns, column, strict=True))
+                )
+                if text and set(labels) == set(experiment.axes):
+                    name = ", ".join(labels[axis] for axis in experiment.axes)
+                    found[table.measure, name] = PaperNumber.parse(text, "paper")
+    return found
 
 
 def _fill_line(line: TableLine, results: Results) -> TableCell:
