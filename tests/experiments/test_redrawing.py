@@ -34,7 +34,7 @@ def test_a_figure_is_drawn_again_without_running_anything(results: Path) -> None
         (results / name).unlink()
     result = cli("reproduce", "mine.toml", "--redraw", "--out", "out")
     assert result.code == 0, result.err
-    assert result.out.strip().endswith("figure.svg")
+    assert result.out.strip() == "mine: –; results: out"
     assert not Path("runs").exists()
     after = {path.name: path.read_bytes() for path in results.iterdir()}
     assert set(after) == set(before)
@@ -52,7 +52,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 
     found, _, plan = run_small_experiment(small(), tmp_path / "store")
     experiments.write_results(plan, found, tmp_path / "out")
-    read = read_results(plan, tmp_path / "out")
+    read = read_results(plan.experiment, tmp_path / "out")
     for one, other in zip(found, read, strict=True):
         assert one.labels == other.labels
         assert one.history is not None
@@ -66,7 +66,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     del summary["cells"]["T0 = 1, small"]
     (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
-    read = read_results(plan, tmp_path / "out")
+    read = read_results(plan.experiment, tmp_path / "out")
     assert [cell.cached is None for cell in read] == [True, False, False, False]
     draw_figure(plan.experiment, read, tmp_path)
 

@@ -1,5 +1,6 @@
 """`depositum reproduce`: the paper's figures and tables next to ours, and which of its claims hold."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Plan, SweepOptions
 from depositum.experiments.claims import JudgedClaim
-from depositum.experiments.results_folder import QUICK_NOTE, check_folder, make_folder
+from depositum.experiments.results_folder import QUICK_NOTE, check_folder, count_verdicts, make_folder
 from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.report.live import LiveSweep, LiveView, screen
 from depositum.report.progress import SweepProgress
@@ -78,7 +79,10 @@ def command(
         Path, typer.Option(metavar="DIR", help="The folder of finished cells, which are never run again.")
     ] = Path("runs/reproduce"),
     redraw: Annotated[
-        bool, typer.Option("--redraw", help="Draw the figure again from the results in the folder; nothing is run.")
+        bool,
+        typer.Option(
+            "--redraw", help="Figure, tables and claims again from the results in the folder; nothing is run."
+        ),
     ] = False,
     live: Live = False,
     page: Annotated[
@@ -139,7 +143,7 @@ def _folder_of(name: str, quick: bool) -> Path:
 
 
 def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None) -> None:
-    """Draw the figures of experiments again from their folders."""
+    """Draw the figures, fill the tables and judge the claims of experiments again from their folders."""
     if refused is not None:
         raise ConfigError(refused, "given with --redraw, which draws what the folder contains and runs nothing")
     if name is None or (name == "all" and out is not None):
@@ -149,8 +153,9 @@ def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None
         folder = out or _folder_of(experiment.id, quick)
         if name == "all" and not folder.exists():
             continue
-        drawn = experiments.redraw_figure(experiment, folder)
-        typer.echo(f"figure: {folder / 'figure.svg'}" if drawn else f"{experiment.id} has no figure")
+        judged = experiments.redraw(experiment, folder)
+        verdicts = count_verdicts(Counter(each.verdict for each in judged))
+        typer.echo(f"{experiment.id}: {verdicts}; results: {folder}")
 
 
 def _reproduce(plan: Plan, cache: Path, out: Path, stop: StopOnSignal, live: bool, report: bool) -> None:

@@ -3,7 +3,7 @@
 from depositum.experiments.definition import Experiment, experiment_names, load_experiment
 from depositum.experiments.plan import Plan, make_plan
 from depositum.experiments.reproduction_page import reproduction_page
-from depositum.experiments.results_folder import redraw_figure, write_results
+from depositum.experiments.results_folder import redraw, write_results
 from depositum.experiments.runner import SweepObserver, SweepStopped, run_experiment
 from depositum.experiments.sweep import SweepOptions
 
@@ -16,7 +16,7 @@ __all__ = [
     "experiment_names",
     "load_experiment",
     "make_plan",
-    "redraw_figure",
+    "redraw",
     "reproduction_page",
     "run_experiment",
     "write_results",

@@ -159,6 +159,8 @@ class Experiment(_Part):
     trace: bool = False
     unstated: list[str] = []
     remarks: list[str] = []
+    #: What the committed results are from, while they are from settings that this file no longer has.
+    former: str = ""
     #: The axis by whose labels the device time is reported.
     time_by: str | None = None
     base: dict[str, dict[str, Any]] = {}

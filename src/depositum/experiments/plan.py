@@ -31,7 +31,7 @@ def make_plan(experiment: Experiment, options: SweepOptions, only: Sequence[str]
     """Check an experiment in full; `only` selects the cells to run (`passes_filters`)."""
     _check_axes(experiment)
     cells = make_cells(experiment, options)
-    _check_report(experiment, cells)
+    check_report(experiment, cells)
     tasks = make_tasks(experiment, cells, options)
     filters = [*only, *(experiment.quick.only if options.quick and not only else [])]
     selected = [cell for cell in cells if passes_filters(cell.labels, filters, experiment)]
@@ -73,7 +73,7 @@ def _check_measured(experiment: Experiment, cells: Sequence[SweepCell]) -> None:
                 )
 
 
-def _check_report(experiment: Experiment, cells: list[SweepCell]) -> None:
+def check_report(experiment: Experiment, cells: list[SweepCell]) -> None:
     """Raise if a figure, table or claim could not be made from these cells, by making it from cells without results."""
     order = {axis: experiment.labels(axis) for axis in experiment.axes}
     not_run = Results([CellResult(cell.labels, Config(), None) for cell in cells], order)

@@ -27,9 +27,23 @@ Each experiment is a file, `src/depositum/experiments/ID.toml`: a base configura
 and tables, the paper's printed numbers, and each of its claims as a check that can fail.
 [The command line](cli.md#reproducing-the-paper) explains the options and the format of a file.
 
-How to read it: curves and tables are means over seeds with one sample standard deviation. A claim `holds` or `does not
-hold` by the criterion in the file, with the numbers that decide it. σ is the combined standard deviation √(s₁² + s₂²)
-of the paper's runs and ours.
+`depositum reproduce all --redraw --page` makes figures, tables, claims and this page again from the committed files
+(`runs.csv`, `trace.csv.gz`, `summary.json`, `tuning.csv`), and runs nothing; a test checks that this changes nothing.
+
+How to read it: curves and tables are means over seeds with one sample standard deviation. σ is the combined standard
+deviation √(s₁² + s₂²) of the paper's runs and ours. A seed that diverged, or that collapsed (its loss fell by less than a
+tenth of what it fell by for the best seed), is counted and not averaged.
+
+A claim is decided by a test over seeds, which is named beside it:
+
+- A mean that the paper prints *agrees* if the difference is within two standard errors (of our mean, and of the
+  paper's where it prints a deviation of its five runs). For the numbers of a complete table, as many may differ as
+  chance explains.
+- An order is tested seed by seed, since all cells of a seed have the same partition, initial model and mini-batches: a
+  90 % t-interval of the mean difference, `mean [low, high]`, decides. On the right side the claim *holds*, on the wrong
+  side it *does not hold*, and if the interval contains the bound it is *undecided*: these seeds cannot tell. A claim
+  with several parts holds if all of them do. There is no correction for the number of claims.
+- Methods and seeds that are left out are named, and claims that do not hold have the reason that was found.
 """
 
 
@@ -89,6 +103,8 @@ def _section(name: str, folder: Path, summary: dict[str, Any], out: Path) -> str
     parts.append(f"{summary['paper']}." + (f" {experiment.about.strip()}" if experiment and experiment.about else ""))
     if summary["quick"]:
         parts.append("**A quick run on small data: it says nothing about the paper.**")
+    if experiment and experiment.former:
+        parts.append(f"**{experiment.former}**")
     if summary["set"]:
         parts.append(f"Run with `{' '.join(summary['set'])}`.")
     if (folder / "figure.png").exists():

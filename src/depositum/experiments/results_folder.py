@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from depositum.experiments.cache import CachedCell
 from depositum.experiments.claims import VERDICTS, JudgedClaim, judge
 from depositum.experiments.definition import Experiment
 from depositum.experiments.figures import draw_figure
-from depositum.experiments.plan import Plan, make_plan
+from depositum.experiments.plan import Plan, check_report
 from depositum.experiments.results import CellResult, Results
-from depositum.experiments.sweep import SweepOptions
-from depositum.experiments.tables import as_latex, as_markdown, make_tables
+from depositum.experiments.sweep import SweepOptions, make_cells
+from depositum.experiments.tables import as_latex, as_markdown, make_tables, printed_numbers
 from depositum.experiments.tuning import TuningTask
 from depositum.metrics import COLUMNS
+from depositum.runs import parse
 
 #: The file that says which experiment a folder belongs to.
 SUMMARY = "summary.json"
@@ -31,37 +33,56 @@ def write_results(plan: Plan, results: Results, folder: Path) -> list[JudgedClai
     """Write all files, and return the judged claims."""
     experiment = plan.experiment
     make_folder(folder, "--out")
-    judged = [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
+    judged = _judge(experiment, results)
     # First, since it identifies the folder: a call that is killed while writing can then be repeated.
-    _write(folder / SUMMARY, json.dumps(summarize(plan, results, judged), indent=1, ensure_ascii=False) + "\n")
+    _write_summary(folder, summarize(plan, results, judged))
     _write(folder / "runs.csv", runs_frame(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     if experiment.trace:
         text = trace_frame(results).to_csv(index=False, float_format="%.4g", lineterminator="\n")
         # No time in the header: equal results give equal bytes.
         (folder / "trace.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-    if experiment.figure is not None:
-        draw_figure(experiment, results, folder)
-    note = f"{QUICK_NOTE}\n" if plan.options.quick else ""
-    filled = [table for spec in experiment.table for table in make_tables(spec, experiment, results)]
-    if filled:
-        _write(folder / "table.md", note + "\n".join(map(as_markdown, filled)))
-        _write(folder / "table.tex", (f"% {QUICK_NOTE}" if note else "") + "\n".join(map(as_latex, filled)))
-    _write(folder / "claims.md", note + claims_as_markdown(judged))
+    _write_report(experiment, results, judged, folder, plan.options.quick)
     if plan.tuning:
         text = tuning_frame(plan.tuning).to_csv(index=False, float_format="%.6g", lineterminator="\n")
         _write(folder / "tuning.csv", text)
     return judged
 
 
-def redraw_figure(experiment: Experiment, folder: Path) -> bool:
-    """Draw the figure again from the results in a folder, running nothing; False if the experiment has none."""
-    if experiment.figure is None:
-        return False
+def _judge(experiment: Experiment, results: Results) -> list[JudgedClaim]:
+    results = replace(results, printed=printed_numbers(experiment))
+    return [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
+
+
+def _write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    _write(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_report(
+    experiment: Experiment, results: Results, judged: list[JudgedClaim], folder: Path, quick: bool
+) -> None:
+    """Write what follows from the results: figure, tables and claims."""
+    if experiment.figure is not None:
+        draw_figure(experiment, results, folder)
+    note = f"{QUICK_NOTE}\n" if quick else ""
+    filled = [table for spec in experiment.table for table in make_tables(spec, experiment, results)]
+    if filled:
+        _write(folder / "table.md", note + "\n".join(map(as_markdown, filled)))
+        _write(folder / "table.tex", (f"% {QUICK_NOTE}" if note else "") + "\n".join(map(as_latex, filled)))
+    _write(folder / "claims.md", note + claims_as_markdown(judged))
+
+
+def redraw(experiment: Experiment, folder: Path) -> list[JudgedClaim]:
+    """Draw the figure, fill the tables and judge the claims again from the results in a folder, running nothing.
+
+    Cells that the experiment's file has now, and the folder has not, are not run.
+    """
     summary = read_summary(folder)
-    plan = make_plan(experiment, SweepOptions(quick=summary["quick"], overrides=tuple(summary["set"])))
-    check_folder(plan, folder, folder)
-    draw_figure(experiment, read_results(plan, folder), folder)
-    return True
+    _check_same(experiment, summary, folder)
+    results = read_results(experiment, folder)
+    judged = _judge(experiment, results)
+    _write_report(experiment, results, judged, folder, summary["quick"])
+    _write_summary(folder, summary | {"claims": dict(Counter(each.verdict for each in judged))})
+    return judged
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -69,7 +90,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / SUMMARY
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = summary["cells"], summary["quick"], summary["set"]
+        _ = summary["cells"], summary["quick"], summary["set"], summary["title"]
     except FileNotFoundError:
         raise RunError(f"{folder}: contains no results of an experiment (there is no {SUMMARY})") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -77,30 +98,34 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def read_results(plan: Plan, folder: Path) -> Results:
-    """The results in a folder as they were written: of every cell its history, its trace, and who diverged."""
-    axes, summary = plan.experiment.axes, read_summary(folder)
+def read_results(experiment: Experiment, folder: Path) -> Results:
+    """The results in a folder as they were written: of every cell its history, its trace, and who diverged.
+
+    Of a cell's configuration the steps, the period and the number of clients are needed: data and models are not.
+    """
+    axes, summary = experiment.axes, read_summary(folder)
+    made = make_cells(experiment, SweepOptions(quick=summary["quick"], overrides=tuple(summary["set"])))
+    check_report(experiment, made)
     runs = _read_table(folder / "runs.csv", axes)
     traced = folder / "trace.csv.gz"
     traces = _read_table(traced, axes) if traced.exists() else None
     cells = []
-    for cell in plan.cells:
-        name = CellResult(cell.labels, cell.checked.config, None).name
-        entry, history = summary["cells"].get(name), _cell_rows(runs, cell.labels)
+    for cell in made:
+        empty = CellResult(cell.labels, parse(cell.table), None)
+        entry, history = summary["cells"].get(empty.name), _cell_rows(runs, cell.labels)
         if entry is None or history.empty:
-            cells.append(CellResult(cell.labels, cell.checked.config, None))
+            cells.append(empty)
             continue
         cached = CachedCell(folder, entry["seeds"], entry["diverged"], entry["seconds"], "", {})
         trace = None if traces is None else _cell_rows(traces, cell.labels)
-        cells.append(CellResult(cell.labels, cell.checked.config, cached, history.drop(columns="diverged"), trace))
-    return Results(cells, {axis: plan.experiment.labels(axis) for axis in axes})
+        cells.append(replace(empty, cached=cached, history=history.drop(columns="diverged"), trace=trace))
+    return Results(cells, {axis: experiment.labels(axis) for axis in axes})
 
 
 def _read_table(path: Path, axes: Sequence[str]) -> pd.DataFrame:
     """A table that `write_results` wrote; labels such as "none" are text."""
     try:
-        labels = dict.fromkeys(axes, str)
-        return pd.read_csv(path, dtype=labels, keep_default_na=False, na_values={"": [""]} | {c: [] for c in axes})
+        return pd.read_csv(path, dtype=dict.fromkeys(axes, str), keep_default_na=False, na_values=[""])
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from None
 
@@ -125,15 +150,20 @@ def check_folder(plan: Plan, folder: Path, cache: Path) -> None:
         raise RunError(f"--out {folder}: is not empty and does not contain results; choose another folder")
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        title, quick = summary["title"], summary["quick"]
+        _ = summary["title"], summary["quick"]
     except (OSError, ValueError, TypeError, KeyError):
         raise RunError(f"--out {folder}: its {SUMMARY} is not from an experiment; choose another folder") from None
-    if title != plan.experiment.title:
-        raise RunError(f"--out {folder}: contains the results of another experiment ({title!r}); choose another folder")
-    if plan.options.quick and not quick:
+    _check_same(plan.experiment, summary, folder)
+    if plan.options.quick and not summary["quick"]:
         raise RunError(
             f"--out {folder}: contains the results of the full experiment; choose another folder for --quick"
         )
+
+
+def _check_same(experiment: Experiment, summary: dict[str, Any], folder: Path) -> None:
+    title = summary["title"]
+    if title != experiment.title:
+        raise RunError(f"--out {folder}: contains the results of another experiment ({title!r}); choose another folder")
 
 
 def make_folder(folder: Path, key: str) -> None:
