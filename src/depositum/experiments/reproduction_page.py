@@ -31,8 +31,8 @@ and tables, the paper's printed numbers, and each of its claims as a check that 
 (`runs.csv`, `trace.csv.gz`, `summary.json`, `tuning.csv`), and runs nothing; a test checks that this changes nothing.
 
 How to read it: curves and tables are means over seeds with one sample standard deviation. σ is the combined standard
-deviation √(s₁² + s₂²) of the paper's runs and ours. A seed that diverged, or that collapsed (its loss fell by less than a
-tenth of what it fell by for the best seed), is counted and not averaged.
+deviation √(s₁² + s₂²) of the paper's runs and ours. A seed that diverged, or that collapsed (its loss fell by less than
+a tenth of what it fell by for the best seed), is counted and not averaged.
 
 A claim is decided by a test over seeds, which is named beside it:
 

@@ -33,7 +33,7 @@ def write_results(plan: Plan, results: Results, folder: Path) -> list[JudgedClai
     """Write all files, and return the judged claims."""
     experiment = plan.experiment
     make_folder(folder, "--out")
-    judged = _judge(experiment, results)
+    judged = judge_all(experiment, results)
     # First, since it identifies the folder: a call that is killed while writing can then be repeated.
     _write_summary(folder, summarize(plan, results, judged))
     _write(folder / "runs.csv", runs_frame(results).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
@@ -48,7 +48,8 @@ def write_results(plan: Plan, results: Results, folder: Path) -> list[JudgedClai
     return judged
 
 
-def _judge(experiment: Experiment, results: Results) -> list[JudgedClaim]:
+def judge_all(experiment: Experiment, results: Results) -> list[JudgedClaim]:
+    """Decide the experiment's claims; those about printed numbers know the numbers of its tables."""
     results = replace(results, printed=printed_numbers(experiment))
     return [judge(claim, results, f"claim {k}") for k, claim in enumerate(experiment.claim, start=1)]
 
@@ -63,12 +64,19 @@ def _write_report(
     """Write what follows from the results: figure, tables and claims."""
     if experiment.figure is not None:
         draw_figure(experiment, results, folder)
+    for name, text in report_texts(experiment, results, judged, quick).items():
+        _write(folder / name, text)
+
+
+def report_texts(experiment: Experiment, results: Results, judged: list[JudgedClaim], quick: bool) -> dict[str, str]:
+    """The tables and claims that follow from the results, by the names of their files."""
     note = f"{QUICK_NOTE}\n" if quick else ""
+    texts = {"claims.md": note + claims_as_markdown(judged)}
     filled = [table for spec in experiment.table for table in make_tables(spec, experiment, results)]
     if filled:
-        _write(folder / "table.md", note + "\n".join(map(as_markdown, filled)))
-        _write(folder / "table.tex", (f"% {QUICK_NOTE}" if note else "") + "\n".join(map(as_latex, filled)))
-    _write(folder / "claims.md", note + claims_as_markdown(judged))
+        texts["table.md"] = note + "\n".join(map(as_markdown, filled))
+        texts["table.tex"] = (f"% {QUICK_NOTE}" if note else "") + "\n".join(map(as_latex, filled))
+    return texts
 
 
 def redraw(experiment: Experiment, folder: Path) -> list[JudgedClaim]:
@@ -79,7 +87,7 @@ def redraw(experiment: Experiment, folder: Path) -> list[JudgedClaim]:
     summary = read_summary(folder)
     _check_same(experiment, summary, folder)
     results = read_results(experiment, folder)
-    judged = _judge(experiment, results)
+    judged = judge_all(experiment, results)
     _write_report(experiment, results, judged, folder, summary["quick"])
     _write_summary(folder, summary | {"claims": dict(Counter(each.verdict for each in judged))})
     return judged

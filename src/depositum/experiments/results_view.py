@@ -115,7 +115,8 @@ def _experiment(folder: Path, summary: dict[str, Any], missing: list[str]) -> di
         "set": " ".join(map(str, summary.get("set", []))),
         "verdicts": count_verdicts(summary.get("claims", {})),
         "claims": [
-            {"text": text, "verdict": verdict, "numbers": numbers.split("\n")} for text, verdict, numbers in judged
+            {"text": text, "verdict": verdict, "numbers": [test, *numbers.split("\n")]}
+            for text, verdict, test, numbers in judged
         ],
         "tables": tables,
         "chosen": [
