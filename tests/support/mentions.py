@@ -18,7 +18,7 @@ PACKAGE = ROOT / "src" / "depositum"
 #: Folders of the repository; a path that begins with one of them must exist.
 TOP = ("src", "tests", "benchmarks", "docs", "examples", "results", ".ci")
 #: First parts of paths that runs and users make.
-MADE = ("adapter", "clients", "data", "logs", "runs", "seeds", "tensorboard", "results", "mine")
+MADE = ("adapter", "build", "clients", "data", "logs", "runs", "seeds", "tensorboard", "results", "mine")
 #: Names of files that users write, in examples.
 USER_FILES = ("mine.py", "train.py", "make_csv.py", "use.py")
 #: First parts of dotted names that are variables in examples.
@@ -36,7 +36,7 @@ ELSEWHERE = (
 )
 ELSEWHERE += ("SGD", "StandardScaler", "fit", "predict")
 #: Endings by which a dotted name is a file.
-ENDINGS = (".csv", ".gguf", ".gz", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png")
+ENDINGS = (".csv", ".gguf", ".gz", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png", ".svg")
 ENDINGS += (".safetensors", ".tex", ".toml", ".txt")
 #: Words in the place of a part of a path.
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]+|…|N|i)\b|\{\w+\}")
