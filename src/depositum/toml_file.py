@@ -21,12 +21,17 @@ MAX_BYTES, MAX_TEXT, MAX_KEY_LENGTH, MAX_DEPTH = 1_000_000, 4_096, 256, 16
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a file; one that cannot be read, or is out of bounds, is a `ConfigError` that names it."""
+def read_toml(path: Path, pipes: bool = True) -> dict[str, Any]:
+    """The table in a file; one that cannot be read, or is out of bounds, is a `ConfigError` that names it.
+
+    Without `pipes`, whatever is not a regular file is refused: reading from it could block for ever.
+    """
     name = str(path)
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             raise ConfigError(name, "is a folder; it must be a file")
+        if not (pipes or stat.S_ISREG(path.stat().st_mode)):
+            raise ConfigError(name, "is a pipe, socket or device, not a file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:

@@ -173,7 +173,7 @@ class Agreement:
     @classmethod
     def load(cls, path: Path) -> "Agreement":
         """Read an agreement; whatever is wrong with the file is an error in one line that names it."""
-        table = read_toml(path)
+        table = read_toml(path, pipes=False)
         check_values(table)
         return cls.from_table(table)
 

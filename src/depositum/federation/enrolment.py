@@ -167,7 +167,7 @@ def _signed_request(name: str, address: str | None, public_key: str) -> bytes:
 
 
 def _read(path: Path, what: str, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
-    table = read_toml(path)
+    table = read_toml(path, pipes=False)
     check_values(table)
     if {"format", "name", "member"}.isdisjoint(table):
         raise ConfigError(str(path), f"is not {'an' if what[0] == 'i' else 'a'} {what} of depositum")

@@ -116,7 +116,7 @@ def _update(invitation: Invitation, file: Path, fingerprint: str | None, key_fil
     if not (folder / OWN).is_file():
         advice = f"choose another with --out, as in --out {invitation.federation}-{invitation.member}"
         raise RunError(f"{folder}: exists, and is not this member's folder; it is not overwritten: {advice}")
-    own = read_toml(folder / OWN)
+    own = read_toml(folder / OWN, pipes=False)
     if (own.get("name"), own.get("federation")) != (invitation.member, invitation.federation):
         whose = f"is the folder of {own.get('name')!r} in {own.get('federation')!r}"
         raise RunError(f"{folder}: {whose}; choose another with --out")

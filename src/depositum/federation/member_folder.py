@@ -66,7 +66,7 @@ class MemberFolder:
         """Read a member's folder, and refuse it with the reason if this member could not take part with it."""
         folder = Path(path).expanduser()
         _check_present(folder)
-        own = read_toml(folder / OWN)
+        own = read_toml(folder / OWN, pipes=False)
         check_values(own)
         name, federation, accepted = (own.get(key) for key in ("name", "federation", "authority"))
         check_name(f"{folder / OWN}: name", name)

@@ -227,7 +227,7 @@ class OrganiserFolder:
         path = self.path / ORGANISER / REGISTER
         if not path.exists():
             return Register()
-        table = read_toml(path)
+        table = read_toml(path, pipes=False)
         try:
             members = {name: Approved(name, **{"address": None, **entry}) for name, entry in table["members"].items()}
             for name in members:
@@ -271,7 +271,7 @@ class Plan:
     @classmethod
     def load(cls, path: Path) -> "Plan":
         """Read the plan in a file."""
-        return cls._of(read_toml(path))
+        return cls._of(read_toml(path, pipes=False))
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
