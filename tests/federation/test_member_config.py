@@ -109,6 +109,12 @@ def test_a_method_with_a_server_is_refused() -> None:
         resolve_agreement(agreement(config={"algorithm": {"name": "fedavg"}}))
 
 
+def test_going_on_without_a_member_is_refused_and_not_ignored() -> None:
+    """An agreement may say it, for a later release; this one must not wait where others would go on."""
+    with pytest.raises(DepositumError, match="federation.absent: 'drop' given, but this release waits"):
+        resolve_agreement(agreement(absent="drop", patience=60.0))
+
+
 def test_a_member_chooses_where_it_computes_and_nothing_else(mine: Path) -> None:
     spec = resolve_agreement(agreement(), "m0", mine, overrides=["run.device=cpu", "run.compile=never"])
     assert (spec.config.run.device, spec.config.run.compile) == ("cpu", "never")

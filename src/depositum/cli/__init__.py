@@ -29,6 +29,7 @@ COMMANDS = {
     "theory": "Check the conditions of Theorem 1 for CONFIG.toml.",
     "data": "List the datasets, and which files are present or missing; with NAME, download one.",
     "federation": "Enrol organisations that train together, each with its own data: new, request, approve, accept.",
+    "peer": "Train as one member of a federation; run again, it resumes.",
 }
 #: How every command behaves: no completion scripts, plain help, errors in one line.
 STYLE: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}

@@ -46,6 +46,8 @@ def resolve_agreement(
     for override in overrides:
         check_local(override)
         apply_override(table, override)
+    if agreement.absent == "drop":
+        raise ConfigError("federation.absent", "'drop' given, but this release waits for every member; set 'wait'")
     _check_dataset(table["problem"]["dataset"])
     _check_shared(agreement, table)
     config = parse(table)

@@ -14,6 +14,7 @@ FEDERATION_COMMANDS = {
     "accept": "A member: check an invitation, and make the folder for `depositum peer`.",
     "revoke": "The organiser: no longer let a member's certificate take part.",
     "status": "Show how a member is doing: its neighbours, and who is being waited for.",
+    "demo": "Show a complete federation at work: four members as four processes on this machine.",
 }
 
 
@@ -26,6 +27,8 @@ class FederationCommands(LazyCommands):
 
 def command() -> None:
     """Enrol organisations that train together, each with its own data: new, request, approve, accept.
+
+    See it at work on this machine:  depositum federation demo
 
     The organiser:  depositum federation new cancer-study --member hospital-a --member hospital-b
 

@@ -27,6 +27,10 @@ def command(
     topology: Annotated[
         str, typer.Option(metavar="NAME", help="Who communicates with whom: ring, complete, …")
     ] = "ring",
+    classes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many classes the labels of all members have.", show_default=False),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder. Default: NAME.", show_default=False)
     ] = None,
@@ -50,7 +54,7 @@ def command(
         typer.echo(f"{folder}: exists already; nothing was changed")
         _print_next(existing)
         return
-    text = plan_text(name, member or [], topology, _run_text(config))
+    text = plan_text(name, member or [], topology, _run_text(config), classes)
     _check_run(Plan.parse(text))
     created = OrganiserFolder.create(folder, text, days)
     typer.echo(f"{folder / PLAN}: the plan; edit it now: members, who communicates with whom, the run")
@@ -59,8 +63,9 @@ def command(
     _print_next(created)
 
 
-def plan_text(name: str, members: list[str], topology: str, run: str) -> str:
+def plan_text(name: str, members: list[str], topology: str, run: str, classes: int | None = None) -> str:
     """A plan as a file with comments."""
+    set_classes = "# classes = 10" if classes is None else f"classes = {classes}"
     listed = ", ".join(f'"{member}"' for member in members)
     return f"""# The plan of the federation {name}. Edit it until you approve the members.
 # Later changes take effect once you run `depositum federation approve` again and all members have accepted their new
@@ -72,12 +77,12 @@ name = "{name}"
 members = [{listed}]
 # Who communicates with whom; or list the pairs: edges = [["hospital-a", "hospital-b"], …]
 topology = "{topology}"
-# Seconds that a silent neighbour is waited for; then "wait" on, or "drop" the edge until it returns.
-patience = inf
+# A neighbour that is slow or away is waited for; nothing is lost meanwhile.
 absent = "wait"
 # "sums": members learn the sums of their measures; "none": nothing about their data leaves them but rows.
 evaluate = "sums"
-# How many classes the labels have in all, if a member may lack the last of them: classes = 10
+# How many classes the labels of all members have; needed if a member may lack the last of them.
+{set_classes}
 # Whether members may learn how many samples, and which labels, the others have.
 share_sample_counts = false
 share_labels = false

@@ -37,13 +37,14 @@ def member_table(status: Status, now: float) -> Group:
 def federation_table(statuses: Sequence[tuple[str, Status | None]], now: float) -> Table:
     """Several members side by side, by name."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("member", "state", "iteration", "phase", "loss", "neighbours", "sent", "received"):
+    for column in ("member", "state", "iteration", "phase", "loss", "connected", "sent", "received"):
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=True)
     for name, status in statuses:
         if status is None:
             table.add_row(name, Text("not started", style="dim"), "", "", "", "", "", "")
             continue
-        links = Text(" ").join(Text(n.name, style="green" if n.connected else "yellow") for n in status.neighbours)
+        connected = sum(neighbour.connected for neighbour in status.neighbours)
+        links = f"{connected} of {len(status.neighbours)}"
         table.add_row(
             name,
             Text(status.state, style=_STYLES.get(status.state, "")),
