@@ -28,6 +28,7 @@ from depositum.errors import (
     renamed_keys,
     short_repr,
 )
+from depositum.fitting.federation_call import fit_member
 from depositum.fitting.result import FitResult, consensus_series, series
 from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.launch import launched
@@ -88,6 +89,7 @@ def fit(
     progress: bool = True,
     on_divergence: OnDivergence = "raise",
     processes: ProcessSettings | None = None,
+    federation: str | Path | None = None,
 ) -> FitResult:
     """Train one model over clients that keep their data and communicate with their neighbours only.
 
@@ -156,6 +158,9 @@ def fit(
         is, or `"warn"` and return it.
     processes
         Under torchrun, how processes communicate: time-out, and what may be sent for measures.
+    federation
+        The folder of a member of a federation (docs/federation.md): train as that member. `clients` is its own data,
+        and the agreement decides all but the model, its loss and where to compute.
 
     Returns
     -------
@@ -174,6 +179,11 @@ def fit(
         _check_types(processes, on_divergence)
         check_progress(progress)
         called = _build_callbacks(callbacks)
+        if federation is not None:
+            say: Callable[[str], None] = _print_line if progress else _ignore
+            result, divergence = fit_member(fit, arguments, called, say, _stopped_by_interrupt())
+            _report(result, divergence, on_divergence, "shorter steps in the agreement")
+            return result
         settings = processes or ProcessSettings()
         folder = build_folder(out)
         communicator = _join(settings.timeout, device) if launched() else None

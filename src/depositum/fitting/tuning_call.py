@@ -17,7 +17,7 @@ from depositum.tuning import TuningResult, automatic, write_result
 from depositum.tuning import tune as tune_configuration
 
 #: Arguments of `fit` that concern the run alone.
-_OF_THE_RUN = ("checkpoint_every", "callbacks", "on_divergence", "processes")
+_OF_THE_RUN = ("checkpoint_every", "callbacks", "on_divergence", "processes", "federation")
 
 
 def tune(
