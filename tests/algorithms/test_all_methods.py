@@ -24,6 +24,7 @@ EXPECTED_NAMES = [
     "d-psgd", "dsgt", "sppdm", "proxgt-sa", "proxgt-sr-o", "proxgt-sr-e", "dproxsgt", "cdproxsgt", "fedavg",
     "fedavg-m", "scaffold", "scaffold-m", "extra", "pg-extra", "exact-diffusion", "d2", "k-gt", "led", "fednmut",
     "momentum-tracking", "dsmt", "heavy-ball-gt", "quasi-global", "fast-fedda", "zhang-composite",
+    "prox-dgd", "dfedavgm",
 ]
 # fmt: on
 

@@ -16,6 +16,7 @@ from depositum.algorithms import (
     GUT,
     KGT,
     LED,
+    DFedAvgM,
     ExactDiffusion,
     Extra,
     FedNMUT,
@@ -103,6 +104,8 @@ BIASED: list[tuple[dp.Algorithm, int]] = [
     (GUT(0.2 / L, 0.9), 1),
     (GUT(0.2 / L, 0.9), 5),
     (GUT(0.2 / L, 0.2, "replaced"), 5),
+    (DFedAvgM(0.2 / L, 0.5), 1),
+    (DFedAvgM(0.2 / L, 0.5), 5),
     (QuasiGlobal(0.2 / L), 1),
     (QuasiGlobal(0.2 / L, 0.5, 0.5), 5),
     (QuasiGlobal(0.2 / L, 0.5, 0.5, nesterov=True), 1),
@@ -175,6 +178,12 @@ def test_quasi_global_without_momentum_is_dsgd(period: int) -> None:
             assert np.abs(quasi.advance(period).x - x).max() <= 1e-12
     if period == 1:
         assert_same_models(run(QuasiGlobal(STEP, 0.0, 0.0), "ridge"), run(DPSGD(STEP, "adapt"), "ridge"))
+
+
+def test_dfedavgm_without_momentum_or_local_steps_is_dsgd() -> None:
+    """θ = 0, or T0 = 1, since the momentum starts anew in every round."""
+    assert_same_models(run(DFedAvgM(STEP, 0.0), "ridge"), run(DPSGD(STEP, "adapt"), "ridge"))
+    assert_same_models(run(DFedAvgM(STEP, 0.9), "ridge"), run(DPSGD(STEP, "adapt"), "ridge"))
 
 
 def test_gut_without_tracking_steps_from_the_mixed_model() -> None:
@@ -278,7 +287,7 @@ def test_costs_are_as_declared(name: str, period: int) -> None:
 
 
 def test_models_change_only_at_the_exchange_of_a_round() -> None:
-    for method in (LED(STEP), KGT(STEP), GUT(STEP), QuasiGlobal(STEP)):
+    for method in (LED(STEP), KGT(STEP), GUT(STEP), QuasiGlobal(STEP), DFedAvgM(STEP)):
         trajectory = run(method, "ridge", period=4, steps=4)
         x = trajectory.x
         assert np.array_equal(trajectory.advance(3).x, x)

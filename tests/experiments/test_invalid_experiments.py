@@ -132,9 +132,7 @@ PANEL = small()["figure"]["panel"][0]
                 "claim": [
                     {
                         **CLAIM,
-                        "check": {
-                            "number": {"measure": "phi", "cell": {"alpha": "small"}, "value": 1.0, "within": 1.0}
-                        },
+                        "check": {"number": {"measure": "phi", "cell": {"alpha": "small"}, "value": 1.0}},
                         "each": [],
                     }
                 ]

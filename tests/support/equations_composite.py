@@ -149,6 +149,13 @@ def dproxsgt_released(g: Gradient, period: int, *, alpha: float) -> States:
         t, now = t + 1, new
 
 
+def prox_dgd(g: Gradient, period: int, *, alpha: float) -> States:
+    x, t = START, 0
+    while True:
+        yield {"x": x}
+        x, t = soft(matrix(t, period) @ x - alpha * g(x, t + 1), alpha * BETA), t + 1
+
+
 def top(k: int, z: Array) -> Array:
     out = np.zeros_like(z)
     for row, source in zip(out, z, strict=True):

@@ -17,6 +17,7 @@ from depositum.algorithms import (
     GUT,
     KGT,
     LED,
+    DFedAvgM,
     ExactDiffusion,
     Extra,
     FedNMUT,
@@ -235,6 +236,20 @@ def quasi_global(W: Array, period: int, alpha: Alpha, *, b: float, mu: float, ne
         yield {"x": x, "m": m}
 
 
+def dfedavgm(W: Array, period: int, alpha: Alpha, *, theta: float) -> Reference:
+    """With an explicit velocity, v = u^k − u^{k−1}, which is 0 at the start of a round."""
+    x, t = START, 0
+    while True:
+        u, v = x, 0 * START
+        for k in range(period):
+            v = theta * v - alpha(t) * gradients(u)
+            u, t = u + v, t + 1
+            if k < period - 1:
+                yield {"x": x, "local": u}
+        x = W @ u
+        yield {"x": x, "local": x}
+
+
 STEP = 0.1 / L
 #: By name: the method, its NumPy version, the arguments of the latter, and the periods.
 SMOOTH_METHODS: dict[str, tuple[dp.Algorithm, Callable[..., Reference], dict[str, Any], tuple[int, ...]]] = {
@@ -259,6 +274,7 @@ SMOOTH_METHODS: dict[str, tuple[dp.Algorithm, Callable[..., Reference], dict[str
     "dsmt plain": (DSMT(STEP, 0.4, chebyshev=False), dsmt, {"b": 0.4, "chebyshev": False}, (1, 5)),
     "heavy-ball-gt abm": (HeavyBallGT(STEP, 0.6), heavy_ball, {"b": 0.6, "form": "abm"}, (1,)),
     "heavy-ball-gt dsgt-hb": (HeavyBallGT(STEP, 0.6, "dsgt-hb"), heavy_ball, {"b": 0.6, "form": "dsgt-hb"}, (1, 5)),
+    "dfedavgm": (DFedAvgM(STEP, 0.7), dfedavgm, {"theta": 0.7}, (1, 5)),
     "quasi-global": (QuasiGlobal(STEP, 0.8, 0.9), quasi_global, {"b": 0.8, "mu": 0.9}, (1, 5)),
     "quasi-global nesterov": (
         QuasiGlobal(STEP, 0.5, 0.7, nesterov=True),

@@ -2,6 +2,7 @@
 
 from depositum.algorithms.deepstorm import DeepStorm, DeepStormState
 from depositum.algorithms.depositum import Depositum, DepositumState
+from depositum.algorithms.dfedavgm import DFedAvgM
 from depositum.algorithms.dproxsgt import CDProxSGT, CDProxSGTState, DProxSGT, DProxSGTState
 from depositum.algorithms.dpsgd import DPSGD
 from depositum.algorithms.dsgt import DSGT
@@ -18,6 +19,7 @@ from depositum.algorithms.kgt import KGT
 from depositum.algorithms.mixing_rounds import mix_rounds
 from depositum.algorithms.momentum_tracking import HeavyBallGT, MomentumTracking
 from depositum.algorithms.prox_dasa import ProxDASA, ProxDASAGT, ProxDASAGTState, ProxDASAState
+from depositum.algorithms.prox_dgd import ProxDGD
 from depositum.algorithms.proxgt import ProxGTSA, ProxGTSRE, ProxGTSRO, ProxGTState
 from depositum.algorithms.quasi_global import QuasiGlobal
 from depositum.algorithms.row_parameters import differing_parameters, merge_key, merge_methods, row_parameters
@@ -52,6 +54,7 @@ __all__ = [
     "CDProxSGTState",
     "Constant",
     "Cosine",
+    "DFedAvgM",
     "DProxSGT",
     "DProxSGTState",
     "DeepStorm",
@@ -78,6 +81,7 @@ __all__ = [
     "ProxDASAGT",
     "ProxDASAGTState",
     "ProxDASAState",
+    "ProxDGD",
     "ProxGTSA",
     "ProxGTSRE",
     "ProxGTSRO",
