@@ -1,5 +1,7 @@
 """The counter-based hash: its values, its statistics, and what it depends on."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from depositum.randomness import (
     TorchGenerators,
     hash_words,
     numpy_generator,
+    permuted,
     purpose_code,
     randint,
     seed_for,
@@ -185,3 +188,54 @@ def test_standard_normal_draws_are_normal() -> None:
     assert abs(z.var() - 1) < 4 * np.sqrt(2 / len(z))
     assert stats.kstest(z, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 4 / np.sqrt(len(z))
+
+
+def test_permutations_are_permutations() -> None:
+    """Every element once, for every size; fails if two positions collide."""
+    for size in [*range(1, 40), 100, 997, 1000, 4096]:
+        words = hash_words(torch.arange(20))[:, None]
+        found = permuted(words, torch.arange(size), torch.tensor(size))
+        assert torch.equal(found.sort(1).values, torch.arange(size).expand(20, -1)), size
+
+
+def test_permutations_of_different_sizes_in_one_call_are_those_of_each() -> None:
+    words, sizes = hash_words(torch.arange(3))[:, None], torch.tensor([[3], [50], [1_000_000]])
+    positions = torch.tensor([[0, 2], [49, 7], [999_999, 5]])
+    every = permuted(words, positions, sizes)
+    for row in range(3):
+        assert torch.equal(every[row], permuted(words[row], positions[row], sizes[row]))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 8])
+def test_all_permutations_are_equally_likely(size: int) -> None:
+    """A χ² test over all size! permutations of 200,000 words: below the quantile of one in 10⁵."""
+    words = hash_words(torch.arange(200_000), 77)[:, None]
+    found = permuted(words, torch.arange(size), torch.tensor(size))
+    codes = (found * size ** torch.arange(size)).sum(1)
+    _, counts = codes.unique(return_counts=True)
+    cells = math.factorial(size)
+    expected = len(words) / cells
+    statistic = float(((counts - expected) ** 2 / expected).sum()) + (cells - len(counts)) * expected
+    assert statistic < stats.chi2.ppf(1 - 1e-5, cells - 1)
+
+
+@pytest.mark.parametrize("size", [7, 50, 64, 1000])
+def test_pairs_of_positions_are_independent(size: int) -> None:
+    """Neighbours and both ends: which element is where, and which of two comes first, by χ² and a sign test."""
+    words = hash_words(torch.arange(20_000), size)[:, None]
+    places = torch.tensor([0, 1, size // 2, size - 1])
+    found = permuted(words, places, torch.tensor(size))
+    bins = min(size, 20)
+    for k in range(len(places)):
+        counts = torch.bincount(found[:, k] * bins // size, minlength=bins).double()
+        sizes = torch.bincount(torch.arange(size) * bins // size, minlength=bins).double()
+        expected = len(words) * sizes / size
+        assert float(((counts - expected) ** 2 / expected).sum()) < stats.chi2.ppf(1 - 1e-5, bins - 1)
+    for a, b in ((0, 1), (1, 2), (0, 3)):
+        share = float((found[:, a] < found[:, b]).double().mean())
+        assert abs(share - 0.5) < 5 * 0.5 / len(words) ** 0.5
+        step = (found[:, b] - found[:, a]) % size  # uniform over 1 … size − 1
+        counts = torch.bincount(step * bins // size, minlength=bins).double()[1:]
+        sizes = torch.bincount(torch.arange(1, size) * bins // size, minlength=bins).double()[1:]
+        expected = len(words) * sizes / (size - 1)
+        assert float(((counts - expected) ** 2 / expected).sum()) < stats.chi2.ppf(1 - 1e-5, bins - 2)

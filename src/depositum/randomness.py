@@ -89,6 +89,34 @@ def randint(words: Tensor, high: Tensor | int) -> Tensor:
     return (_shift(words, 32) * high) >> 32
 
 
+def permuted(words: Tensor, positions: Tensor, sizes: Tensor) -> Tensor:
+    """The elements at some positions of random permutations of 0 … size − 1, for sizes below 2**31.
+
+    Words that are equal belong to the same permutation. Nothing is stored or sorted: five rounds of bijections. A round
+    rotates the range, swaps elements with their mirror images where a bit of a hash says so (the swap-or-not shuffle of
+    Hoang, Morris and Rogaway, CRYPTO 2012), then arranges the range as a grid, nearly square, and rotates each column
+    by a hash of its number and each row likewise (a Feistel network). With fewer rounds, permutations of eight elements
+    would not be equally likely.
+
+    >>> sorted(permuted(torch.tensor(5), torch.arange(7), torch.tensor(7)).tolist())
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+    width = sizes.double().sqrt().long()
+    height = sizes // width
+    z = positions
+    for k in range(5):
+        key = hash_words(words, k)
+        z = (z + randint(key, sizes)) % sizes
+        mirrored = sizes - 1 - z
+        swapped = hash_words(key, torch.maximum(z, mirrored)) & 1
+        z = torch.where(swapped == 1, mirrored, z)
+        row, column = z // width, z % width
+        row = (row + randint(hash_words(key, 0, column), height)) % height
+        column = (column + randint(hash_words(key, 1, row), width)) % width
+        z = torch.where(z < width * height, row * width + column, z)
+    return z
+
+
 def standard_normal(words: Tensor) -> Tensor:
     """Standard normal numbers (float64), one per hashed word: Box–Muller on the two halves of the word."""
     radius = ((_shift(words, 32).double() + 0.5) / 2**32).log().mul(-2).sqrt()

@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "nesterov": {"algorithm": {"momentum": "nesterov", "start": "mixed"}},
     "buffers": {"problem": {"model": "user_model:normalised"}},
     "float64, full gradients": {"run": {"dtype": "float64", "batch_size": "full"}},
+    "epochs": {"run": {"sampling": "epochs", "seeds": [0, 3]}},
     "cosine": {"algorithm": {"alpha": COSINE}},
     "power": {"algorithm": {"alpha": {"power": {"start": 0.2, "power": 0.5}}}},
     "shifted": {"run": {"evaluate_from": 1}, "metrics": {"train_every": 8}},

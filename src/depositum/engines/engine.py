@@ -21,7 +21,7 @@ from depositum.engines.snapshot import capture, select_trials
 from depositum.errors import ConfigError, short_repr
 from depositum.metrics import Reduction, Sharing
 from depositum.networks import Network, complete, ring
-from depositum.problem import BatchSize, Oracle, Problem
+from depositum.problem import BatchSize, Oracle, Problem, Sampling
 from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
 from depositum.problem.row_model import Backend
@@ -47,7 +47,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine computes: on which device, in which numbers.
+    """How an engine computes: on which device, in which numbers, from which samples.
 
     Attributes
     ----------
@@ -62,6 +62,8 @@ class EngineSettings:
         `"channels-last"`, `"vmap"`.
     compile
         Whether iterations are compiled: `"auto"` (if the run is long enough to repay it), `"always"`, `"never"`.
+    sampling
+        How mini-batches are drawn: `"replacement"` or `"epochs"`.
     """
 
     device: str = "auto"
@@ -69,6 +71,7 @@ class EngineSettings:
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     backend: Backend | Literal["auto"] = "auto"
     compile: Compile = "auto"
+    sampling: Sampling = "replacement"
 
     def resolve_dtype(self) -> torch.dtype:
         if self.dtype not in ("float32", "float64"):
@@ -211,6 +214,7 @@ class Engine(ABC):
             precision=resolve(self.settings.precision, self.dtype, self.device, frozen),
             backend=backend,
             clients=self.clients,
+            sampling=self.settings.sampling,
         )
 
     def _methods_of(self, labels: Sequence[int]) -> list[Algorithm]:

@@ -36,7 +36,7 @@ from depositum.metrics import MetricSettings, ended_worse
 from depositum.metrics.functions import MetricFunction
 from depositum.networks import Network
 from depositum.networks.graphs import Graph
-from depositum.problem import BatchSize, Problem, Weighting, from_client_data
+from depositum.problem import BatchSize, Problem, Sampling, Weighting, from_client_data
 from depositum.problem.losses import Loss
 from depositum.problem.precision import no_autocast
 from depositum.registry import Spec
@@ -70,6 +70,7 @@ def fit(
     algorithm: Algorithm | Spec | None = None,
     period: int = 1,
     batch_size: BatchSize = 32,
+    sampling: Sampling = "replacement",
     steps: int = 500,
     loss: str | Loss | Callable[..., Any] | None = None,
     test: Any = None,
@@ -123,7 +124,10 @@ def fit(
     period
         T0: iterations from one communication to the next.
     batch_size
-        Samples per client and iteration, drawn with replacement; `"full"` for full local gradients.
+        Samples per client and iteration; `"full"` for full local gradients.
+    sampling
+        How they are drawn: with `"replacement"`, as theory assumes, or in `"epochs"`: each of a client's samples once,
+        in a random order, before any of them again.
     loss
         A name (`"tokens"` for a language model), one of torch's losses, or a function or module of (outputs, targets)
         with one value per sample; default cross-entropy for integer targets, half the squared error for real ones.
@@ -225,6 +229,7 @@ def resolve_arguments(
             "steps": _as_integer(given["steps"]),
             "period": _as_integer(given["period"]),
             "batch_size": _as_integer(given["batch_size"]),
+            "sampling": given["sampling"],
             "seeds": _build_seeds(given["seed"], given["seeds"]),
             "device": given["device"],
             "dtype": given["dtype"],

@@ -2,7 +2,7 @@
 
 from depositum.problem.lazy_layers import materialized
 from depositum.problem.losses import LOSSES, Loss, as_loss
-from depositum.problem.oracle import Batch, BatchSize, Oracle, mean_buffer
+from depositum.problem.oracle import Batch, BatchSize, Oracle, Sampling, mean_buffer
 from depositum.problem.problem import Problem, Trial, Weighting, from_client_data
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Loss",
     "Oracle",
     "Problem",
+    "Sampling",
     "Trial",
     "Weighting",
     "as_loss",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import ceil
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from depositum.data import Samples
-from depositum.errors import ConfigError, short_repr
+from depositum.errors import ConfigError, check_choice, short_repr
 from depositum.problem.compatibility import attribute_errors, describe
 from depositum.problem.model_copy import copy_to_device
 from depositum.problem.precision import Precision
 from depositum.problem.problem import Problem
 from depositum.problem.row_model import Backend, Buffers, GradientArguments, RowModel
 from depositum.problem.streaming import Streamed, samples_on_device
-from depositum.randomness import hash_words, purpose_code, randint, standard_normal
+from depositum.randomness import hash_words, permuted, purpose_code, randint, standard_normal
 
 BatchSize = int | Literal["full"]
+Sampling = Literal["replacement", "epochs"]
 #: Samples that fit in memory at once in training, as a multiple of those of an evaluation (`samples_per_pass`).
 TRAINING_SHARE = 4
 #: Largest number of samples per row on which backends are measured for full gradients.
@@ -53,6 +54,9 @@ class Oracle:
         B, or `"full"` for full local gradients.
     clients
         The clients held here (default: all), in increasing order; a distributed process holds a subset.
+    sampling
+        How mini-batches are drawn: `"replacement"`, independently of one another (Assumption 3), or `"epochs"`, so that
+        a client draws each of its samples once before any of them again, in a new order each time.
     """
 
     def __init__(
@@ -65,7 +69,10 @@ class Oracle:
         precision: Precision = "float32",
         backend: Backend | Literal["auto"] = "auto",
         clients: Sequence[int] | None = None,
+        sampling: Sampling = "replacement",
     ) -> None:
+        check_choice("sampling", sampling, get_args(Sampling))
+        self.sampling = sampling
         self.problem = problem
         self.batch_size = batch_size
         self.device, self.dtype, self.precision = torch.device(device), dtype, precision
@@ -109,17 +116,21 @@ class Oracle:
         return starts.repeat_interleave(len(self.clients), dim=0)
 
     def sample(self, size: BatchSize | None = None) -> Batch:
-        """Draw one mini-batch per row, with replacement (Assumption 3); `size` overrides the run's batch size.
+        """Draw one mini-batch per row; `size` overrides the run's batch size.
 
         The draw depends only on (seed, client, iteration, draw), never on the order of calls elsewhere.
         """
         size = self.batch_size if size is None else size
-        words = self._words("sample", self.draws)
+        draw = self.draws
+        words = self._words("sample", draw)
         self.draws += 1
         if size == "full":
             return Batch(None)
         columns = torch.arange(size, device=self.device)
-        positions = randint(hash_words(words[:, None], columns), self.sizes[:, None])
+        if self.sampling == "epochs":
+            positions = self._in_epochs(draw, (self.t - 1) * size + columns)
+        else:
+            positions = randint(hash_words(words[:, None], columns), self.sizes[:, None])
         indices = self.table[self.offsets[:, None] + positions]
         return Batch(indices, noise=words if self.model.is_random else None)
 
@@ -296,6 +307,16 @@ class Oracle:
     def _words(self, purpose: str, draw: int) -> Tensor:
         """A hash per row of (seed, purpose, client, iteration, draw), int64 `[rows]`."""
         return hash_words(self.seed_words, purpose_code(purpose), self.client_words, self.t, draw)
+
+    def _in_epochs(self, draw: int, count: Tensor) -> Tensor:
+        """The positions `[rows, B]` of samples `[B]`, counted from the first iteration's, in the order of the epochs.
+
+        The batches of the start come from an epoch before the first. If a step draws several, each has its own epochs.
+        """
+        sizes = self.sizes[:, None]
+        epoch = torch.div(count, sizes, rounding_mode="floor")
+        words = hash_words(self.seed_words, purpose_code("epochs"), self.client_words, draw)
+        return permuted(hash_words(words[:, None], epoch), count % sizes, sizes)
 
     def _terms(self, targets: Tensor) -> Tensor:
         """The number of terms of each sample's loss, `[N]` (or `[rows, B]`) for targets `[N, ...]`."""

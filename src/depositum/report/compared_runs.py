@@ -23,7 +23,7 @@ SYMBOLS = {"alpha": "α", "eta": "η"}
 #: Settings besides the problem and the method that change a trajectory or its cost.
 COMPARED_SETTINGS = (
     *(("network", key) for key in ("topology", "mixing", "drop", "channel")),
-    *(("run", key) for key in ("steps", "period", "batch_size", "seeds", "dtype", "precision")),
+    *(("run", key) for key in ("steps", "period", "batch_size", "sampling", "seeds", "dtype", "precision")),
 )
 #: Names of runs that a note lists, at most.
 LISTED = 6

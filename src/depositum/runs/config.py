@@ -61,6 +61,7 @@ class RunSection(Section):
     steps: int = 500
     period: int = 1
     batch_size: int | Literal["full"] = 32
+    sampling: Literal["replacement", "epochs"] = "replacement"
     seeds: list[int] = [0]
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -94,7 +95,7 @@ class RunSection(Section):
 
     def engine_settings(self) -> EngineSettings:
         """How an engine computes."""
-        return EngineSettings(self.device, self.dtype, self.precision, self.backend, self.compile)
+        return EngineSettings(self.device, self.dtype, self.precision, self.backend, self.compile, self.sampling)
 
 
 class MetricsSection(Section):
