@@ -10,6 +10,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from depositum.engines import Callback, Loop
 from depositum.errors import DepositumError
 from depositum.federation.member_folder import MemberFolder
@@ -29,14 +31,36 @@ class Slow(Callback):
         time.sleep(self.seconds)
 
 
-def member_process(path: str, seconds: float) -> None:
+class Saving(Callback):
+    """Saves the rows of every checkpoint, by iteration; one that is saved again must be the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def on_checkpoint(self, loop: Loop) -> None:
+        path, tensors = self.folder / f"{loop.t}.npz", loop.snapshot.tensors
+        rows = {name: tensors[name].numpy() for name in ("x", "y", "nu")}
+        if path.exists():
+            before = np.load(path)
+            if any((before[name] != rows[name]).any() for name in rows):
+                (self.folder / "differs").write_text(str(loop.t))
+        with path.with_suffix(".part").open("wb") as file:
+            np.savez(file, **rows)
+        path.with_suffix(".part").replace(path)
+
+
+def member_process(path: str, seconds: float, listen: str | None) -> None:
     """What the process of a member does; its output is in a file of its folder."""
     folder = MemberFolder.open(path)
     with (folder.path / "output").open("a", buffering=1) as output:
         os.dup2(output.fileno(), 2)
         try:
             problem = dirichlet_problem(len(folder.agreement.members))
-            run_member(folder, data=problem, callbacks=[Slow(seconds)], say=lambda line: print(line, file=output))
+            callbacks = [Slow(seconds), Saving(folder.path / "saved")]
+            run_member(
+                folder, data=problem, callbacks=callbacks, say=lambda line: print(line, file=output), listen=listen
+            )
         except DepositumError as error:
             print(f"error: {error}", file=output)
             sys.exit(error.exit_code)
@@ -51,9 +75,9 @@ class Processes:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.support.peer_processes"])
 
-    def start(self, folder: MemberFolder, seconds: float = 0.0) -> BaseProcess:
+    def start(self, folder: MemberFolder, seconds: float = 0.0, listen: str | None = None) -> BaseProcess:
         """Start a member."""
-        process = self._context.Process(target=member_process, args=(str(folder.path), seconds), daemon=True)
+        process = self._context.Process(target=member_process, args=(str(folder.path), seconds, listen), daemon=True)
         process.start()
         return process
 

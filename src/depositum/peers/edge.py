@@ -24,6 +24,7 @@ from depositum.peers.account import Account
 from depositum.peers.connecting import Retries
 from depositum.peers.conversation import PIECE, Bell, Lost, Reading, Writing, converse
 from depositum.peers.frames import (
+    DROPPED,
     HEAD,
     Envelope,
     Kind,
@@ -36,11 +37,14 @@ from depositum.peers.frames import (
     read_head,
     read_text,
 )
+from depositum.peers.journal import INBOX, OUTBOX, Journal, Outcome
 from depositum.peers.outbox import Outbox, Payload, Shelf
 from depositum.peers.resumption import Position
 
 #: Messages that are read before the program asks for them.
 AHEAD = 2
+#: Dropped exchanges of which an end knows before its program comes to them.
+MARKERS = 1 << 20
 #: Seconds without a frame after which a ping is sent: cloud load balancers cut connections that idle for 4 minutes.
 PING = 30.0
 #: Seconds after which a connection has lasted long enough for the next attempt to be made at once.
@@ -59,6 +63,8 @@ class Member(Protocol):
     received: Account
     #: The most bytes of a message that the program has not asked for yet; 0 until that is known.
     largest: int
+    #: Where decisions and rows are written down, if exchanges can be dropped.
+    journal: Journal | None
 
     def hello(self) -> dict[str, Any]:
         """What this member tells a neighbour first."""
@@ -94,6 +100,11 @@ class Arrived(NamedTuple):
 
     subject: Subject
     content: Tensor
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it stands for an exchange that is dropped."""
+        return self.subject.what == DROPPED and not self.content.numel()
 
 
 @dataclass(frozen=True)
@@ -131,12 +142,14 @@ class Edge:
     """
 
     def __init__(self, name: str, member: Member, dial: Callable[[], ssl.SSLSocket] | None) -> None:
-        self.name, self._member, self._dial = name, member, dial
+        self.name, self._member, self._dial, self._journal = name, member, dial, member.journal
         self.connected, self.since, self.problem = False, time.time(), "not connected yet"
         self.position: Position | None = None
         self.is_starting, self.finished, self.stopped = False, False, ""
         self.failure: Exception | None = None
-        self.last_phase = 0
+        self.last_phase, self.dropped_phases, self._last_dropped = 0, 0, -1
+        #: When a piece of a message came last.
+        self.progress = 0.0
         self._changed = member.changed
         self._bell = Bell()
         self._running = self._closing = False
@@ -147,6 +160,8 @@ class Edge:
         self._needs = self._asked = 0
         self._expected: dict[int, Expected] = {}
         self._inbox: dict[int, Arrived] = {}
+        self._discarded: set[int] = set()
+        self._asking = self._asked_for = -1
         self._coverage = Coverage()
         self._told: Coverage | None = None
         self._thread = threading.Thread(target=self._converse_until_closed, name=f"edge to {name}", daemon=True)
@@ -162,8 +177,26 @@ class Edge:
         with self._changed:
             self._outbox, self._needs, self._asked = Outbox(self._member.shelf, sent), received, received
             self._coverage = Coverage(covered)
+            if self._journal is not None:
+                self._continue_from(self._journal, sent, received)
             self._running = True
         self._bell.ring()
+
+    def _continue_from(self, journal: Journal, sent: int, received: int) -> None:
+        """Have what was written down: rows that the neighbour may not have yet, and those that this end has."""
+        journal.discard(OUTBOX, self.name, 0, after=sent)  # the program sends these again
+        rows, first = journal.stored(OUTBOX, self.name), sent
+        while first - 1 in rows or journal.outcome(self.name, first - 1) is Outcome.DROPPED:
+            first -= 1
+        self._outbox = Outbox(self._member.shelf, first, lambda before: journal.discard(OUTBOX, self.name, before))
+        nothing = Subject(-1, DROPPED), torch.empty(0, dtype=torch.uint8)
+        for number in range(first, sent):
+            subject, content = rows.get(number, nothing)
+            self._outbox.add(self._member.shelf.payload(content), subject)
+        here = journal.stored(INBOX, self.name)
+        self._inbox = {n: Arrived(*message) for n, message in here.items() if n >= received}
+        self._needs = journal.needs(self.name, received)
+        self._coverage = Coverage(self._needs)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -172,6 +205,9 @@ class Edge:
 
     def send(self, payload: Payload, subject: Subject) -> None:
         """Send the next message; it is kept until the neighbour can never ask for it again."""
+        if self._journal is not None and payload.size:
+            content = torch.frombuffer(payload.view(), dtype=torch.uint8)
+            self._journal.store(OUTBOX, self.name, self._outbox.end, subject, content)
         with self._changed:
             self._outbox.add(payload, subject)
             if self.position is not None:
@@ -187,13 +223,15 @@ class Edge:
         self._bell.ring()
         return number
 
-    def take(self, number: int) -> Tensor | None:
+    def take(self, number: int) -> Arrived | None:
         """A message that was asked for, or None if it has not arrived; one that must not be used is refused."""
         with self._changed:
             if number not in self._inbox:
                 return None
             arrived, expected = self._inbox[number], self._expected[number]
         try:
+            if self._journal is not None and arrived.is_marker:
+                return self._taken(number, arrived)
             _check_size(arrived.content.numel(), expected.buffer.numel())
             if arrived.subject != expected.subject:
                 raise ValueError(f"it is {_described(arrived.subject)}, not {_described(expected.subject)}")
@@ -201,11 +239,59 @@ class Edge:
         except ValueError as error:
             self._refuse(number, f"message {number} of {self.name!r} is refused: {error}")
             return None
+        if self._journal is not None:
+            self._journal.store(INBOX, self.name, number, *arrived)
+        return self._taken(number, arrived)
+
+    def _taken(self, number: int, arrived: Arrived) -> Arrived:
         with self._changed:
             del self._inbox[number], self._expected[number]
             self.last_phase = max(self.last_phase, arrived.subject.phase)
+            if self._journal is not None:
+                self._cover_without(number)
         self._bell.ring()  # there is room for another one
-        return arrived.content
+        return arrived
+
+    def _cover_without(self, number: int) -> None:
+        """Never ask for a message again, nor for those before it: it is written down what came of them."""
+        self._coverage = replace(self._coverage, before=max(number + 1, self._coverage.before))
+
+    # Exchanges that need not take place
+
+    def ask(self, number: int) -> None:
+        """Tell the neighbour that this end waits for its message, and has not decided yet."""
+        with self._changed:
+            self._asking = number
+        self._bell.ring()
+
+    def is_asked_for(self, number: int) -> bool:
+        """Whether the neighbour waits for this end's message, as far as is known."""
+        return self.connected and self._asked_for >= number
+
+    def has(self, number: int) -> bool:
+        """Whether a message has arrived."""
+        return number in self._inbox
+
+    def discard(self, number: int, phase: int) -> None:
+        """Do without a message that was asked for, whenever it may arrive: its exchange is dropped."""
+        with self._changed:
+            self._expected.pop(number, None)
+            self._inbox.pop(number, None)
+            if number >= self._needs:
+                self._discarded.add(number)
+            else:
+                self._cover_without(number)
+            self.dropped_phases += phase > self._last_dropped
+            self._last_dropped = max(phase, self._last_dropped)
+        self._bell.ring()
+
+    def missed(self) -> int:
+        """How many of the next exchanges the neighbour has already dropped."""
+        with self._changed:
+            number = self._asked
+            while number in self._inbox and self._inbox[number].is_marker:
+                number += 1
+            return number - self._asked
 
     def _refuse(self, number: int, reason: str) -> None:
         """Forget a message, and those after it, and close the connection."""
@@ -273,6 +359,7 @@ class Edge:
         last, reason = None, ""
         with self._changed:
             self.connected, self.position, self.is_starting, self._hang_up = False, None, False, ""
+            self._asked_for = -1
         try:
             with closing(self._reading()) as reading, closing(self._writing()) as writing:
                 converse(connection, self._bell, reading, writing, self._ends)
@@ -360,6 +447,10 @@ class Edge:
                 self._heard_position(read_body(kind, body))
             elif kind is Kind.COVERED:
                 self._heard_coverage(read_body(kind, body))
+            elif kind is Kind.ASK:
+                with self._changed:
+                    self._asked_for = read_count(read_body(kind, body), "number", kind)
+                    self._changed.notify_all()
             elif kind is Kind.CHECKPOINTS:
                 self._member.heard_checkpoints(read_body(kind, body))
             elif kind is Kind.REFUSED:
@@ -396,10 +487,15 @@ class Edge:
             piece = content[begin : begin + PIECE]
             yield piece
             hashed.update(piece)
+            self.progress = time.monotonic()
         with self._changed:
             if self._hang_up or number != self._needs:
                 return
-            self._inbox[number] = Arrived(subject, buffer)
+            if number in self._discarded:
+                self._discarded.remove(number)
+                self._cover_without(number)
+            else:
+                self._inbox[number] = Arrived(subject, buffer)
             self._needs = number + 1
             self._changed.notify_all()
         self._member.received.add(self.name, *subject, number, size, hashed.hexdigest())
@@ -408,7 +504,7 @@ class Edge:
         """Memory for a message, or None if it must wait."""
         with self._changed:
             expected = self._expected.get(number)
-            if expected is not None:
+            if expected is not None and not (self._journal is not None and size == 0):
                 try:
                     _check_size(size, expected.buffer.numel())
                 except ValueError as error:
@@ -418,7 +514,9 @@ class Edge:
                 return None
             if size > self._member.largest:
                 raise Refused(f"sent a message of {size} bytes; at most {self._member.largest} are agreed")
-            return torch.empty(size, dtype=torch.uint8) if len(self._inbox) < AHEAD else None
+            room = MARKERS if not size and self._journal is not None else AHEAD
+            fits = len(self._inbox) < room or number in self._discarded
+            return torch.empty(size, dtype=torch.uint8) if fits else None
 
     def _heard_position(self, body: Mapping[str, Any]) -> None:
         position = Position(*(read_count(body, key, Kind.POSITION) for key in ("needs", "first", "covered")))
@@ -436,7 +534,7 @@ class Edge:
     def _heard_coverage(self, body: Mapping[str, Any]) -> None:
         before = read_count(body, "before", Kind.COVERED)
         with self._changed:
-            if self.position is None or before > self._outbox.end:
+            if self.position is None or before > max(self._outbox.end, self.position.needs):
                 raise Refused("sent a COVERED of messages that were not sent")
             self._outbox.forget(before)
             self.position = replace(self.position, covered=max(before, self.position.covered))
@@ -448,7 +546,7 @@ class Edge:
     def _writing(self) -> Writing:
         member = self._member
         self._told, self._between_frames = None, False
-        version, cursor, introduced = -1, -1, False
+        version, cursor, introduced, asking = -1, -1, False, -1
         hello = frame(Kind.HELLO, member.hello())
         yield memoryview(hello)
         self._between_frames, said = True, time.monotonic()
@@ -473,6 +571,8 @@ class Edge:
                     cursor = max(cursor, self.position.needs)
                     if cursor < self._outbox.end:
                         message = self._outbox[cursor]
+                    elif self._asking > asking:
+                        asking, following = self._asking, frame(Kind.ASK, {"number": self._asking})
                 if following is None and message is None and time.monotonic() - said > PING:
                     following = frame(Kind.PING)
             if message is None and following is None:

@@ -28,6 +28,7 @@ class Kind(IntEnum):
     PING = 6  #: nothing, so that the connection is not idle
     REFUSED = 7  #: why this end closes the connection
     STOPPED = 8  #: why this member ends the run for good
+    ASK = 9  #: which message this end waits for, before it decides on an exchange
 
 
 #: The most bytes that a body can have.
@@ -40,11 +41,16 @@ LIMITS = {
     Kind.PING: 0,
     Kind.REFUSED: 1 << 12,
     Kind.STOPPED: 1 << 12,
+    Kind.ASK: 1 << 12,
 }
 HEAD = struct.Struct(">BI")
 _MESSAGE = struct.Struct(">QQq")
 #: More than any number, size or phase.
 _TOO_MANY = 1 << 62
+
+
+#: What a message without bytes is about that stands for an exchange which is dropped.
+DROPPED = "dropped"
 
 
 class Refused(DepositumError):

@@ -44,6 +44,7 @@ def run_member(
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], None] = lambda _: None,
     on_loop: Callable[[Loop], None] = lambda _: None,
+    listen: str | None = None,
 ) -> RunResult:
     """Train as one member of a federation, from wherever this member's folder has come.
 
@@ -60,20 +61,40 @@ def run_member(
     on_loop
         Called with the loop before it runs, so that it can be asked to stop: this member then stops alone, and the
         others wait for it.
+    listen
+        Where this member listens, `host:port`, if that is not the address in the agreement: behind a forwarded port.
     """
     spec = _resolved(folder, data, overrides)
+    if folder.agreement.absent == "drop":
+        _check_droppable(spec)
     run_folder = RunFolder(folder.runs)
     run_folder.check(spec)
     with exclusive(folder.runs):
         run_folder.write_config(spec)
         with exclusive(folder.runs):
-            return _MemberRun(folder, spec, run_folder, callbacks, say, on_loop).run()
+            return _MemberRun(folder, spec, run_folder, callbacks, say, on_loop, listen).run()
 
 
 def _resolved(folder: MemberFolder, data: Path | Problem | None, overrides: Sequence[str]) -> ResolvedConfig:
     own_data = data if isinstance(data, Path) else None
     spec = resolve_agreement(folder.agreement, folder.name, own_data, folder.path, overrides)
     return replace(spec, given=data) if isinstance(data, Problem) else spec
+
+
+def _check_droppable(spec: ResolvedConfig) -> None:
+    """Refuse what needs all neighbours in every phase, or all members at any time but the start."""
+    given, channel = "'drop' given, but", spec.channel
+    if channel.memory or channel.row_bytes(1, spec.engine_settings.resolve_dtype()) is None:
+        problem = f"{given} through the channel {channel!r}, messages depend on earlier ones or on each other"
+        raise ConfigError("federation.absent", f"{problem}; use 'exact', 'float16' or 'bfloat16'")
+    if spec.algorithm.compresses:
+        problem = f"{given} {spec.algorithm.name!r} sends differences, which a neighbour that is away would miss"
+        raise ConfigError("federation.absent", problem)
+    if spec.config.processes.evaluate != "none":
+        problem = f"{given} sums of measures need all members; use federation.evaluate = 'none'"
+        raise ConfigError("federation.absent", problem)
+    if spec.config.network.drop:
+        raise ConfigError("federation.absent", f"{given} network.drop drops links too; use one of them")
 
 
 class _MemberRun:
@@ -87,13 +108,14 @@ class _MemberRun:
         callbacks: Sequence[Callback],
         say: Callable[[str], None],
         on_loop: Callable[[Loop], None],
+        listen: str | None,
     ) -> None:
         self.folder, self.spec, self.run_folder = folder, spec, run_folder
         self.callbacks, self.say, self.on_loop = callbacks, say, on_loop
         self.log = RankLog(folder.runs / "logs" / f"{folder.name}.log")
         self.loop: Loop | None = None
         device = spec.engine_settings.resolve_device()
-        self.communicator = PeerCommunicator(folder, device, self.log.log, self._stops)
+        self.communicator = PeerCommunicator(folder, device, self.log.log, self._stops, listen)
         self.checkpoints = MemberCheckpoints(
             folder.runs, self.communicator.rank, folder.agreement.neighbours(folder.name)
         )
@@ -157,9 +179,9 @@ class _MemberRun:
         if loop.stop_reason:
             self._tell(stopped_early(loop))
         self._write_models(engine, final)
-        communicator.cover(communicator.counts[1], done=True)
-        communicator.finish()
-        (self.folder.runs / LEFT).touch()
+        communicator.ended()
+        if communicator.finish():
+            (self.folder.runs / LEFT).touch()
         return self._result(final, history, loop.stop_reason)
 
     def _loop(self, engine: Engine, snapshot: Snapshot | None, history: History, own: Sequence[Callback]) -> Loop:
@@ -198,7 +220,7 @@ class MemberWriter(Callback):
     def on_checkpoint(self, loop: Loop) -> None:
         on_schedule = loop.t % loop.checkpoint_every == 0 or loop.t == loop.steps or bool(loop.stop_reason)
         self.checkpoints.write(loop.snapshot, on_schedule or not loop.snapshot.live)
-        self.communicator.cover(self.checkpoints.covered)
+        self.communicator.saved(self.checkpoints.covered)
 
 
 def _own_problem(spec: ResolvedConfig, agreement: Agreement, client: int) -> Problem:

@@ -7,6 +7,7 @@ keeps what it sent in memory and, beyond a bound, in files; the same bytes for s
 import hashlib
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,10 +139,18 @@ class Sent:
 
 
 class Outbox:
-    """The messages to one neighbour, numbered from 0: those from `first` to `end` − 1 are kept."""
+    """The messages to one neighbour, numbered from 0: those from `first` to `end` − 1 are kept.
 
-    def __init__(self, shelf: Shelf, end: int = 0) -> None:
-        self._shelf = shelf
+    Parameters
+    ----------
+    end
+        The number of the next message.
+    forgotten
+        Called with the number before which messages were freed.
+    """
+
+    def __init__(self, shelf: Shelf, end: int = 0, forgotten: Callable[[int], None] = lambda _: None) -> None:
+        self._shelf, self._forgotten = shelf, forgotten
         self._kept: deque[Sent] = deque()
         self.end = end
 
@@ -161,8 +170,10 @@ class Outbox:
 
     def forget(self, number: int) -> None:
         """Free the messages before this one."""
-        while self._kept and self._kept[0].number < number:
-            self._shelf.release(self._kept.popleft().payload)
+        if self._kept and self._kept[0].number < number:
+            while self._kept and self._kept[0].number < number:
+                self._shelf.release(self._kept.popleft().payload)
+            self._forgotten(number)
 
 
 def as_bytes(z: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ runs with its neighbours as they connect, finds out with them where it can conti
 away.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from depositum.engines.distributed import Check, Communicator, Facts, Messages, Subject
+from depositum.engines.distributed import Check, Communicator, Facts, Messages, Subject, Transfer
 from depositum.errors import DepositumError, GroupError
 from depositum.federation.agreement import check_address
 from depositum.federation.member_folder import MemberFolder
@@ -22,10 +23,13 @@ from depositum.interrupt import Interrupted
 from depositum.metrics import SINGLE_PROCESS, Reduction, Sharing
 from depositum.peers.account import RECEIVED, SENT, Account
 from depositum.peers.connecting import Identity, Listener
+from depositum.peers.droppable import DroppableExchange
 from depositum.peers.edge import Edge
+from depositum.peers.frames import DROPPED
 from depositum.peers.hello import Introduction
-from depositum.peers.outbox import Shelf, as_bytes
-from depositum.peers.resumption import Candidate, Starting, choose, describe_impossible, possible, read_starting
+from depositum.peers.journal import INBOX, Journal, Outcome
+from depositum.peers.outbox import Payload, Shelf, as_bytes
+from depositum.peers.resumption import START, Candidate, Starting, choose, describe_impossible, possible, read_starting
 from depositum.peers.spanning_tree import SpanningTree
 from depositum.peers.stranger_log import StrangerLog
 
@@ -56,6 +60,8 @@ class PeerCommunicator(Communicator):
         Writes one line to the log.
     interrupted
         Whether the user wants this member to stop; asked while it waits.
+    listen
+        Where this member listens, `host:port`, if that is not where its neighbours reach it: behind a forwarded port.
 
     Attributes
     ----------
@@ -72,6 +78,7 @@ class PeerCommunicator(Communicator):
         device: torch.device,
         log: Callable[[str], None],
         interrupted: Callable[[], bool] = lambda: False,
+        listen: str | None = None,
     ) -> None:
         agreement = folder.agreement
         self.folder, self.agreement, self.log, self.interrupted = folder, agreement, log, interrupted
@@ -79,7 +86,9 @@ class PeerCommunicator(Communicator):
         self.rank, self.size = agreement.client(folder.name), len(agreement.members)
         self.device, self.wire = device, torch.device("cpu")
         self.changed = threading.Condition()
-        self.shelf = Shelf(folder.runs / "outbox")
+        self.drops = agreement.absent == "drop"
+        self.journal = Journal(folder.runs, agreement.neighbours(folder.name)) if self.drops else None
+        self.shelf = Shelf(folder.runs / "kept")
         self.sent, self.received = Account(folder.runs / SENT), Account(folder.runs / RECEIVED)
         self.largest = 0
         self.waiting: Wait | None = None
@@ -88,6 +97,7 @@ class PeerCommunicator(Communicator):
         self.tree = SpanningTree(agreement.client_edges) if self.size > 1 else SpanningTree([])
         self._identity = Identity(folder)
         self._listener: Listener | None = None
+        self._listen_at = listen or agreement.member(folder.name).address
         self._known: dict[str, Starting] = {}
         self._version, self._news = time.time_ns(), 0
         self._running = False
@@ -111,27 +121,37 @@ class PeerCommunicator(Communicator):
     def connect(self, candidates: Sequence[Candidate]) -> Candidate:
         """Connect with all neighbours, and find out from which of these checkpoints, newest first, to continue."""
         if any(self.agreement.listener(self.name, edge.name) == self.name for edge in self.edges.values()):
-            address = self.agreement.member(self.name).address
+            address = self._listen_at
             assert address is not None
-            place = check_address("address", address)
+            place = check_address("listen", address)
             try:
                 self._listener = Listener(self._identity, place, self._accept, self.strangers.refused)
             except OSError as error:
                 raise GroupError(f"{address}: cannot listen there ({error.strerror}); is another program?") from None
         for edge in self.edges.values():
             edge.open()
+        choose = self._choose_alone if self.drops else self._choose
+        began = time.monotonic()
         with self.changed:
-            while (chosen := self._choose(candidates)) is None:
+            while (chosen := choose(candidates, time.monotonic() - began)) is None:
                 self._wait_for_change(*self._missing())
         self.waiting = None
         return chosen
 
-    def _choose(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Where to continue, or None as long as that depends on what is not known yet."""
-        if self.introduction.differences:
-            difference = next(iter(self.introduction.differences.values()))
+    def _all_here(self) -> bool:
+        """Whether all neighbours are connected, and run the same."""
+        for difference in self.introduction.differences.values():
             raise difference
-        if not all(edge.connected and (edge.is_starting or edge.position) for edge in self.edges.values()):
+        return all(edge.connected and (edge.is_starting or edge.position) for edge in self.edges.values())
+
+    def _choose_alone(self, candidates: Sequence[Candidate], seconds: float) -> Candidate | None:
+        """The newest: what this member has on disk is enough. Only the start waits for others, as long as agreed."""
+        ready = self._all_here() or candidates[0].t > START or seconds > self.agreement.patience
+        return candidates[0] if ready else None
+
+    def _choose(self, candidates: Sequence[Candidate], seconds: float) -> Candidate | None:
+        """Where to continue, or None as long as that depends on what is not known yet."""
+        if not self._all_here():
             return None
         running = {edge.name: edge.position for edge in self.edges.values() if edge.position is not None}
         found = tuple(possible(candidates, running))
@@ -162,10 +182,18 @@ class PeerCommunicator(Communicator):
         with self.changed:
             self._running = True
 
-    def cover(self, received: Mapping[str, int], done: bool = False) -> None:
-        """Tell neighbours which messages this member will never ask for again."""
+    def saved(self, received: Mapping[str, int]) -> None:
+        """A checkpoint is on disk, and these messages had been received by the one before it."""
         for edge in self.edges.values():
-            edge.cover(received[edge.name], done)
+            if self.journal is not None:
+                self.journal.discard(INBOX, edge.name, received[edge.name])
+            else:
+                edge.cover(received[edge.name])
+
+    def ended(self) -> None:
+        """Tell neighbours that this member will ask for nothing any more."""
+        for edge in self.edges.values():
+            edge.cover(edge.counts[1], done=True)
 
     @property
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
@@ -182,13 +210,68 @@ class PeerCommunicator(Communicator):
 
     def post(
         self, messages: Messages, buffers: Messages, tag: int, subject: Subject = SUM, check: Check | None = None
-    ) -> "PeerTransfer":
+    ) -> Transfer:
         numbers = {}
         payloads = {id(message): self.shelf.payload(message) for message in messages.values()}
+        if self.journal is not None:
+            return self._post_droppable(self.journal, messages, buffers, subject, check, payloads)
         for peer in sorted(messages):
             self.edges[peer].send(payloads[id(messages[peer])], subject)
             numbers[peer] = self._expect(peer, buffers[peer], subject, check)
         return PeerTransfer(self, numbers, subject)
+
+    def _post_droppable(
+        self,
+        journal: Journal,
+        messages: Messages,
+        buffers: Messages,
+        subject: Subject,
+        check: Check | None,
+        payloads: dict[int, Payload],
+    ) -> "DroppableTransfer":
+        exchanges = {}
+        for peer in sorted(messages):
+            edge, payload = self.edges[peer], payloads[id(messages[peer])]
+            number = self._expect(peer, buffers[peer], subject, check)
+            assert number == edge.counts[0], "one message in each direction for every exchange"
+            exchange = DroppableExchange(
+                edge, journal, self.shelf, payload, subject, number, self.rank < peer, self.agreement.patience
+            )
+            exchange.begin()
+            exchanges[peer] = exchange
+        return DroppableTransfer(self, exchanges)
+
+    def stands_still(self, t: int, period: int, exchanges: int) -> bool:
+        """Whether this member was away in iteration t: all neighbours that are here went on without it.
+
+        Its rows then stay what they were until the phase that its neighbours have come to.
+        """
+        journal = self.journal
+        if journal is None:
+            return False
+        until = journal.stood_until(t)
+        begins = until is None or until[0] == t
+        if until is None:
+            missed = [edge.missed() // exchanges for edge in self.edges.values() if edge.connected]
+            if t % period or not missed or not min(missed):
+                return False
+            until = t, t + min(missed) * period
+        if begins:
+            for edge in self.edges.values():
+                self._miss(journal, edge, t // period, (until[1] - t) // period, exchanges)
+            journal.stand(*until)
+        return True
+
+    def _miss(self, journal: Journal, edge: Edge, phase: int, phases: int, exchanges: int) -> None:
+        """Drop all exchanges of some phases."""
+        nothing, first = torch.empty(0, dtype=torch.uint8), edge.counts[1]
+        numbers = range(first, first + phases * exchanges)
+        journal.record(Outcome.DROPPED, edge.name, *numbers)
+        for number in numbers:
+            subject = Subject(phase + (number - first) // exchanges, DROPPED)
+            edge.expect(nothing, subject, lambda _: None)
+            edge.send(self.shelf.payload(nothing), subject)
+            edge.discard(number, subject.phase)
 
     def sum(self, z: Tensor) -> Tensor:
         return self._reduced(z, torch.add, SUM)
@@ -240,9 +323,25 @@ class PeerCommunicator(Communicator):
         what = f"{subject.what} of phase {subject.phase}" if subject.phase >= 0 else subject.what
         while (message := edge.take(number)) is None:
             with self.changed:
-                self._wait_for_change(edge.name, what)
+                if not edge.has(number):
+                    self._wait_for_change(edge.name, what)
         self.waiting = None
-        return message
+        return message.content
+
+    def settle(self, exchanges: Mapping[int, DroppableExchange], peer: int) -> Tensor | None:
+        """Wait until it is known whether an exchange takes place; return the neighbour's row if it does."""
+        while not exchanges[peer].done:
+            for exchange in exchanges.values():
+                exchange.advance()
+            with self.changed:
+                if not any(exchange.has_news() for exchange in exchanges.values() if not exchange.done):
+                    if exchanges[peer].done:
+                        break
+                    late = exchanges[peer]
+                    phase, what = late.subject
+                    self._wait_for_change(late.edge.name, f"{what} of phase {phase}: {late.state}")
+        self.waiting = None
+        return exchanges[peer].row
 
     def _wait_for_change(self, name: str, what: str) -> None:
         """Wait a moment, and notice whatever ends the run; `changed` is held."""
@@ -259,13 +358,21 @@ class PeerCommunicator(Communicator):
 
     # At the end
 
-    def finish(self) -> None:
-        """Stay until no neighbour can need a message of this member any more."""
+    def finish(self) -> bool:
+        """Stay until no neighbour can need this member any more; where neighbours can be away, not for ever.
+
+        Return whether that is so.
+        """
         with self.changed:
+            end = time.monotonic() + self.agreement.patience if self.drops else math.inf
             while missing := [edge for edge in self.edges.values() if not edge.parted]:
+                if time.monotonic() > end:
+                    self.log(f"{missing[0].name} is not there at the end of the run")
+                    break
                 self._wait_for_change(missing[0].name, "the end of its run")
         self.waiting = None
         self.close()
+        return not missing
 
     def close(self, reason: str = "") -> None:
         """Close all connections; with a reason, neighbours learn that the run has ended for good."""
@@ -273,6 +380,8 @@ class PeerCommunicator(Communicator):
             self._listener.close()
         for edge in self.edges.values():
             edge.stop(reason)
+        if self.journal is not None:
+            self.journal.close()
         self.strangers.close()
         self.shelf.close()
         self.sent.close()
@@ -335,6 +444,21 @@ class PeerCommunicator(Communicator):
             connection.close()
             return
         edge.offer(connection)
+
+
+class DroppableTransfer:
+    """Exchanges with some neighbours, each of which takes place at both ends or at neither."""
+
+    def __init__(self, communicator: PeerCommunicator, exchanges: dict[int, DroppableExchange]) -> None:
+        self._communicator, self._exchanges = communicator, exchanges
+
+    def receive(self, peer: int) -> Tensor | None:
+        return self._communicator.settle(self._exchanges, peer)
+
+    def close(self) -> None:
+        """Wait until it is known of every exchange whether it takes place."""
+        for peer in self._exchanges:
+            self.receive(peer)
 
 
 class PeerTransfer:

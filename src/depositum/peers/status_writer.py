@@ -89,6 +89,7 @@ class StatusWriter(Callback):
                     bytes_sent=communicator.sent.bytes.get(edge.name, 0),
                     bytes_received=communicator.received.bytes.get(edge.name, 0),
                     phase=edge.last_phase,
+                    dropped_phases=edge.dropped_phases,
                 )
                 for edge in communicator.edges.values()
             ),

@@ -42,8 +42,8 @@ NO_SUBJECT = Subject(-1, "")
 class Transfer(Protocol):
     """One message to each of some ranks, and one from each, on their way."""
 
-    def receive(self, peer: int) -> Tensor:
-        """Wait for the message of a rank and return it."""
+    def receive(self, peer: int) -> Tensor | None:
+        """Wait for the message of a rank and return it; None if the exchange takes place at neither end."""
         ...
 
     def close(self) -> None:
@@ -68,6 +68,8 @@ class Communicator(ABC):
         Where messages are when they are sent and received.
     stops_together
         Whether processes agree to stop, or each stops, and resumes, on its own while the others wait.
+    drops
+        Whether exchanges with neighbours that are away may not take place.
     finite_only
         Whether rows that are not finite may not be sent: the run of their sender ends.
     """
@@ -78,6 +80,7 @@ class Communicator(ABC):
     device: torch.device
     wire: torch.device
     stops_together: bool
+    drops: bool = False
     finite_only: bool = False
 
     @property
@@ -122,6 +125,13 @@ class Communicator(ABC):
 
         `what` names the occasion in errors.
         """
+
+    def stands_still(self, t: int, period: int, exchanges: int) -> bool:
+        """Whether the rows held here do not change in iteration t, since this process was away.
+
+        `exchanges` is how many there are in a phase.
+        """
+        return False
 
     def position(self) -> dict[str, Tensor]:
         """Numbers, without dimension, that a process which is resumed alone needs to continue its conversations."""

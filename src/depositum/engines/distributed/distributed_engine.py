@@ -119,6 +119,10 @@ class DistributedEngine(Engine):
 
     def step(self) -> None:
         """One iteration for every row held here."""
+        if self.communicator.stands_still(self.t, self.period, self.algorithm.vectors()):
+            self.state = self.state._replace(t=self.state.t + 1)
+            self.t += 1
+            return
         kind = self.algorithm.kind(self.t, self.period)
         talks = self.algorithm.communicates(kind)
         self.links.bytes_sent = 0.0

@@ -6,7 +6,7 @@ same sum on any number of processes. With one client here, the sum is made in th
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import Placement
 from depositum.engines.distributed.communicator import Communicator, Messages, Subject, Transfer
 from depositum.engines.mixing import METHOD, NETWORK, ChannelState, IdentityMix, message_words
-from depositum.errors import DivergedError, GroupError
+from depositum.errors import ConfigError, DivergedError, GroupError
 from depositum.networks import Network
 
 #: Numbers of a term that stay in a core's own cache until the next term is added.
@@ -32,6 +32,12 @@ class Terms:
 
     own: float
     others: tuple[tuple[int, float], ...]
+
+    def without(self, absent: Collection[int]) -> "Terms":
+        """The same where some neighbours are away: what is theirs in a mixing is the client's own."""
+        lost = sum(weight for j, weight in self.others if j in absent)
+        own = self.own + lost if self.own else 0.0  # a sum over neighbours has no term of the client's own
+        return Terms(own, tuple(term for term in self.others if term[0] not in absent))
 
     @property
     def total(self) -> float:
@@ -201,6 +207,8 @@ class LinkMix:
 
     def neighbours(self, z: Tensor) -> Tensor:
         """The unweighted sum over each row's neighbours."""
+        if self.communicator.drops:
+            raise ConfigError("absent", "'drop' given, but the method needs to know beforehand who its neighbours are")
         return self._mixed(z, self.route.sums)
 
     def average(self, z: Tensor) -> Tensor:
@@ -315,10 +323,15 @@ class LinkMix:
             return rows[j]
 
         def finish() -> Tensor:
-            out = self._memory_of_sum(blocks, terms, row, in_place=gain is None and channel.exact and not copies)
+            own_terms = terms
+            if self.communicator.drops:  # the weight of a neighbour that is away is the client's own
+                for peer in self.route.receives:
+                    rows.update(arriving.rows(peer))
+                own_terms = tuple(one.without({j for j, _ in one.others if j not in rows}) for one in terms)
+            out = self._memory_of_sum(blocks, own_terms, row, in_place=gain is None and channel.exact and not copies)
             # All terms of some columns, then of the next: each number is read from memory once.
             for columns in self._columns(blocks.shape[2]):
-                for k, (client, term) in enumerate(zip(self.held, terms, strict=True)):
+                for k, (client, term) in enumerate(zip(self.held, own_terms, strict=True)):
                     part = out[:, k, columns]
                     if gain is not None:
                         torch.mul(blocks[:, k, columns], term.total, out=part)
@@ -329,8 +342,9 @@ class LinkMix:
                     torch.mul(row(ordered[0][0])[:, columns], ordered[0][1], out=part)
                     for j, weight in ordered[1:]:
                         part.add_(row(j)[:, columns], alpha=weight)
-            for peer in self.route.receives:  # copies of neighbours' memory stay up to date even where weights are 0
-                row(self.route.receives[peer][0])
+            if not self.communicator.drops:
+                for peer in self.route.receives:  # neighbours' memory is kept up to date even where weights are 0
+                    row(self.route.receives[peer][0])
             arriving.close()
             return out.view(z.shape)
 
@@ -429,8 +443,10 @@ class Arriving:
                 links.count(peer, clients, sizes, len(message) + extra)
 
     def rows(self, peer: int) -> dict[int, Tensor]:
-        """What a rank sent: the row `[S, d]` of each of its clients that has a neighbour here."""
+        """What a rank sent: a row `[S, d]` of each of its clients that has a neighbour here; nothing if it is away."""
         message = self._arrived().receive(peer)
+        if message is None:
+            return {}
         try:
             decoded = self._decoded(peer, message).to(self._device)
         except ValueError as error:
@@ -479,13 +495,15 @@ class Arriving:
         if self._transfer is None:
             announced = self._announced
             assert announced is not None
-            self._received = {p: announced.receive(p).view(torch.int64).tolist() for p in self._messages}
-            announced.close()
-            for peer in self._received:
+            for peer in self._messages:
+                sizes = announced.receive(peer)
+                assert sizes is not None, "where exchanges are dropped, all messages have one size"
                 try:
-                    self._check_sizes(peer, announced.receive(peer))
+                    self._check_sizes(peer, sizes)
                 except ValueError as error:
                     raise self._refused(peer, str(error)) from None
+                self._received[peer] = sizes.view(torch.int64).tolist()
+            announced.close()
             buffers = {p: self._links.buffer(sum(sizes)) for p, sizes in self._received.items()}
             communicator = self._links.communicator
             self._transfer = communicator.post(self._messages, buffers, self._tag, self._subject, self._check)
