@@ -19,6 +19,7 @@ import pytest
 
 import depositum as dp
 from depositum.data import class_counts, heterogeneity, load, partition
+from depositum.report.curves import COLOURS
 from depositum.report.history_tables import format_measure
 from depositum.report.page_file import LIBRARIES, embedded_json
 from depositum.runs.config_file import load as load_config
@@ -343,6 +344,13 @@ def test_every_control_has_a_name_and_curves_differ_without_colours(page: Browse
     assert len(set(dashes)) == len(METHODS)
     described = "[...document.querySelectorAll('figure svg[aria-label]')].map((e) => e.ariaLabel)"
     assert any(label.startswith("training loss") and "depositum ends at" in label for label in page.evaluate(described))
+
+
+def test_colours_are_those_of_the_figures(page: Browser, comparison: Path) -> None:
+    """A run has the colour in the page that it would have in curves.png."""
+    page.open(comparison / "report.html")
+    read = "getComputedStyle(document.documentElement).getPropertyValue('--c{}').trim()"
+    assert [page.evaluate(read.format(k)).upper() for k in range(len(COLOURS))] == [c.upper() for c in COLOURS]
 
 
 def test_measures_are_formatted_as_in_python(page: Browser, comparison: Path) -> None:

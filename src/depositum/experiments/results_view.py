@@ -42,11 +42,7 @@ def results_view(folder: Path) -> View:
     # Cells need not solve the same problem, so nothing is ranked.
     groups = [RunGroup("", sound, "apart")] if sound else []
     groups += [RunGroup("diverged, not ranked", diverged, "diverged")] if diverged else []
-    view = runs_view(runs, groups, title)
-    by_name = {run.name: k for k, run in enumerate(runs)}
-    for group in view["groups"]:  # in the order of the sweep
-        group["by"] = ""
-        group["runs"].sort(key=lambda k: by_name[view["runs"][k]["name"]])
+    view = runs_view(runs, groups, title, in_order=True)
     for shown in view["runs"]:
         shown |= {"labels": labels[shown["name"]], "folder": str(folder)}
     view["filters"] = _filters(labels)

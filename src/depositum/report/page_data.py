@@ -42,7 +42,7 @@ View = dict[str, Any]
 #: Numbers that the histories of a view may take, about 8 bytes each; longer ones are thinned.
 NUMBERS = 60_000
 #: Evaluations that a measure of a run keeps at the least and at the most.
-LEAST_POINTS, MOST_POINTS = 60, 600
+LEAST_POINTS, MOST_POINTS = 120, 600
 #: Measures that can be shown besides those of the figure `curves.png`, and whether they are logarithmic.
 FURTHER_PANELS = (
     ("phi", "objective φ(x̄)", False),
@@ -102,9 +102,13 @@ def folders_view(
     return view
 
 
-def runs_view(runs: Sequence[ComparedRun], groups: Sequence[RunGroup], title: str) -> View:
-    """The view of runs that are known, without what only their folders have."""
-    ordered = [run for group in groups for run in (best_first(group.runs) if group.kind != "diverged" else group.runs)]
+def runs_view(runs: Sequence[ComparedRun], groups: Sequence[RunGroup], title: str, in_order: bool = False) -> View:
+    """The view of runs that are known, without what only their folders have.
+
+    The best run of each group comes first; with `in_order`, runs stay as they are given, and are not ranked.
+    """
+    unsorted = {id(group) for group in groups if in_order or group.kind == "diverged"}
+    ordered = [run for group in groups for run in (group.runs if id(group) in unsorted else best_first(group.runs))]
     position = {run.name: index for index, run in enumerate(ordered)}
     measures = _measures(runs)
     final = [measure["key"] for measure in measures if measure["final"]]
@@ -119,7 +123,7 @@ def runs_view(runs: Sequence[ComparedRun], groups: Sequence[RunGroup], title: st
             {
                 "title": group.title,
                 "kind": group.kind,
-                "by": _ranked_by(group),
+                "by": "" if id(group) in unsorted else _ranked_by(group),
                 "runs": [position[run.name] for run in ordered if run in group.runs],
             }
             for group in groups
@@ -258,7 +262,7 @@ def _history(history: "pd.DataFrame", keys: Sequence[str], points: int) -> dict[
     series: dict[str, Any] = {}
     where = {t: k for k, t in enumerate(iterations)}
     for key, table in tables.items():
-        series[key] = {"y": [_numbers(table[seed], 6) for seed in table]}
+        series[key] = {"y": [_numbers(table[seed], 5) for seed in table]}
         if len(table) < len(iterations):
             series[key]["at"] = [where[int(t)] for t in table.index]
     return {**out, "seeds": [int(seed) for seed in sorted(history["seed"].unique())], "series": series}
@@ -311,7 +315,7 @@ def _final(run: ComparedRun, columns: Sequence[str]) -> dict[str, Any]:
 
 def _ranked_by(group: RunGroup) -> str:
     """The measure by which a group is sorted, as `compare` words it; empty if it is not."""
-    measure = ranked_by(group.runs) if group.kind != "diverged" and len(group.runs) > 1 else None
+    measure = ranked_by(group.runs) if len(group.runs) > 1 else None
     return "" if measure is None else f"by {FORMATS[measure].heading.removesuffix(' %')}"
 
 

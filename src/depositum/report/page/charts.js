@@ -30,8 +30,8 @@ function axisUnit(axis, largest) {
 }
 
 /**
- * A measure of a run: at each evaluation the mean over the seeds that have it, and a band. On a logarithmic axis the
- * standard deviation is that of the logarithms, so that a band is neither cut off nor below zero.
+ * A measure of a run: at each evaluation the mean over the seeds that have it, and a band. On a logarithmic axis both
+ * are of the logarithms (seed_statistics.py), so that a band is neither cut off nor reaches below zero.
  */
 function pointsOf(run, key, axis, logarithmic, band) {
   const series = run.history.series[key], x = run.history[axis];
@@ -42,13 +42,14 @@ function pointsOf(run, key, axis, logarithmic, band) {
     const all = series.y.map((values) => values[k]);
     const values = all.filter((v) => v !== null && (!logarithmic || v > 0));
     if (!values.length || x[index] === null) continue;
-    const mean = d3.mean(values);
-    let low = mean, high = mean;
+    const mean = d3.mean(values), scaled = logarithmic ? values.map(Math.log) : values;
+    const shown = logarithmic ? Math.exp(d3.mean(scaled)) : mean;
+    let low = shown, high = shown;
     if (band === "sd" && values.length > 1) {
-      const deviation = d3.deviation(logarithmic ? values.map(Math.log) : values);
-      [low, high] = logarithmic ? [mean * Math.exp(-deviation), mean * Math.exp(deviation)] : [mean - deviation, mean + deviation];
+      const deviation = d3.deviation(scaled);
+      [low, high] = logarithmic ? [shown * Math.exp(-deviation), shown * Math.exp(deviation)] : [shown - deviation, shown + deviation];
     } else if (band === "range") [low, high] = d3.extent(values);
-    points.push({ run, x: x[index], t: run.history.iteration[index], mean, low, high, all, n: values.length, sd: d3.deviation(values) });
+    points.push({ run, x: x[index], t: run.history.iteration[index], mean, shown, low, high, all, n: values.length, sd: d3.deviation(values) });
   }
   return points;
 }
@@ -72,15 +73,29 @@ function curveFigure(measure, runs, options) {
 
   const unit = axisUnit(axis, d3.max(drawn, ({ points }) => d3.max(points, (p) => p.x)));
   const percent = measure.form === "percent" ? 100 : 1;
-  const x = (p) => p.x / unit.divisor, y = (p) => p.mean * percent;
+  const x = (p) => p.x / unit.divisor, y = (p) => p.shown * percent;
+  const everyPoint = drawn.flatMap(({ points }) => points);
+  // What diverges must not hide the others: the axis is theirs.
+  const sound = drawn.filter(({ run }) => !run.diverged).flatMap(({ points }) => points);
+  const [from, to] = d3.extent(everyPoint, y);
+  let domain;
+  if (sound.length && sound.length < everyPoint.length) {
+    const shown = sound.flatMap((p) => (band === "seeds" ? p.all.filter((v) => v !== null && (!logarithmic || v > 0)) : [p.low, p.high]));
+    domain = d3.extent(shown, (v) => v * percent);
+    if (domain[0] === domain[1]) domain = undefined;
+    else if (from < domain[0] || to > domain[1]) notes.push("curves that diverged are cut off where they leave the range of the others");
+  }
+  const inside = (p) => !domain || (y(p) >= domain[0] && y(p) <= domain[1]);
   const marks = [];
   let fewer = false;
   for (const { run, k, points } of drawn) {
     const { colour, dash } = styleOf(k);
     const most = d3.max(points, (p) => p.n);
     const cut = points.findLastIndex((p) => p.n === most);
-    const parts = [[points.slice(0, cut + 1), 1], [points.slice(cut), 0.4]];
-    if (band === "sd" || band === "range") {
+    const parts = [[points.slice(0, cut + 1), 2], [points.slice(cut), 1]];
+    if (run.diverged && drawn.some((other) => !other.run.diverged)) {
+      // Without a band: it would say nothing, and fill the panel.
+    } else if (band === "sd" || band === "range") {
       marks.push(Plot.areaY(points, { x, y1: (p) => p.low * percent, y2: (p) => p.high * percent, fill: colour, fillOpacity: 0.15 }));
     } else if (band === "seeds") {
       for (let seed = 0; seed < run.history.seeds.length; seed += 1) {
@@ -88,30 +103,28 @@ function curveFigure(measure, runs, options) {
         marks.push(Plot.lineY(own, { x, y: (p) => p.all[seed] * percent, stroke: colour, strokeWidth: 0.8, strokeOpacity: 0.55 }));
       }
     }
-    for (const [part, opacity] of parts) {
+    for (const [part, strokeWidth] of parts) {
       if (part.length > 1) {
-        marks.push(Plot.lineY(part, { x, y, stroke: colour, strokeWidth: 2, strokeDasharray: dash, strokeOpacity: opacity, ariaLabel: () => run.name }));
+        marks.push(Plot.lineY(part, { x, y, stroke: colour, strokeWidth, strokeDasharray: dash, clip: true, ariaLabel: () => run.name }));
       }
     }
     if (points.length === 1) marks.push(Plot.dot(points, { x, y, fill: colour, r: 4 }));
     if (cut < points.length - 1) {
       fewer = true;
-      marks.push(Plot.dot([points[cut]], { x, y, stroke: colour, symbol: "times", r: 5, strokeWidth: 2 }));
+      marks.push(Plot.dot([points[cut]].filter(inside), { x, y, stroke: colour, symbol: "times", r: 5, strokeWidth: 2 }));
     }
-    if (run.diverged) marks.push(Plot.dot(points.slice(-1), { x, y, stroke: colour, symbol: "times", r: 6, strokeWidth: 2.5 }));
+    if (run.diverged) marks.push(Plot.dot(points.slice(-1).filter(inside), { x, y, stroke: colour, symbol: "times", r: 6, strokeWidth: 2.5 }));
   }
-  if (fewer) notes.push("×: from there on fewer seeds, drawn fainter");
-  const everyPoint = drawn.flatMap(({ points }) => points);
-  const [from, to] = d3.extent(everyPoint, y);
-  const decades = logarithmic ? Math.log10(to / from) : 0;
-  marks.push(Plot.tip(everyPoint, Plot.pointer({
+  if (fewer) notes.push("×: from there on fewer seeds, drawn thinner");
+  const decades = logarithmic ? Math.log10((domain?.[1] ?? to) / (domain?.[0] ?? from)) : 0;
+  marks.push(Plot.tip(everyPoint.filter(inside), Plot.pointer({
     x, y, title: (p) => describePoint(p, measure, axis), fill: "var(--paper)", stroke: "var(--line)", fontSize: 12, lineHeight: 1.25 })));
   const svg = Plot.plot({
     width, height: HEIGHT, marginLeft: 52, marginRight: 12, marginTop: 12, marginBottom: 40,
     ariaLabel: `${measure.title} against ${unit.label}: ${drawn.map(({ run, points }) => `${run.name} ends at ${formatMeasure(points.at(-1).mean, measure.form)}`).join("; ")}`,
     style: { fontFamily: "inherit", fontSize: "11.5px", background: "transparent", color: "var(--ink)" },
     x: { label: unit.label, labelAnchor: "center", labelArrow: "none", ticks: Math.max(3, Math.floor(width / 85)), tickFormat: wholeTicks(axis) },
-    y: { type: logarithmic ? "log" : "linear", label: null, grid: true, nice: !logarithmic,
+    y: { type: logarithmic ? "log" : "linear", label: null, grid: true, nice: !logarithmic, domain,
       ...(logarithmic ? { tickFormat: (v) => formatPower(v, decades) } : { ticks: 5 }),
       ...(percent === 100 ? { tickFormat: (v) => `${d3.format("~g")(+v.toFixed(6))} %` } : {}) },
     marks: [Plot.ruleY([]), ...marks],

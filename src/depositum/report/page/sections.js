@@ -81,10 +81,11 @@ function runTags(run) {
 function summarySection(view) {
   const { experiment } = view;
   const counts = d3.rollups(view.runs, (runs) => runs.length, (run) => run.kind);
-  const words = { ranked: "ranked", apart: experiment ? "cells" : "of another problem", diverged: "diverged" };
+  const words = { ranked: "ranked", apart: experiment ? "sound" : "of another problem", diverged: "diverged" };
+  const split = counts.length > 1 ? ` (${counts.map(([kind, n]) => `${n} ${words[kind]}`).join(", ")})` : "";
   const seeds = d3.extent(view.runs, (run) => run.seeds);
   const facts = [
-    [experiment ? "cells" : "runs", view.runs.length > 1 ? `${view.runs.length} (${counts.map(([kind, n]) => `${n} ${words[kind]}`).join(", ")})` : view.runs[0].name],
+    [experiment ? "cells" : "runs", view.runs.length > 1 ? `${view.runs.length}${split}` : view.runs[0].name],
     ["seeds", seeds[0] === seeds[1] ? seeds[0] : `${seeds[0]} to ${seeds[1]}`],
   ];
   const setting = (key) => {
@@ -249,7 +250,7 @@ function curvesSection(view) {
     panels.replaceChildren(...boxes);
     if (panels.isConnected) boxes.forEach((box) => box.redraw());
   });
-  const statistic = seeds ? "Lines are means over seeds; a band of ± s.d. is one sample standard deviation (of the logarithms, on a logarithmic axis). " : "";
+  const statistic = seeds ? "Lines are means over seeds; a band of ± s.d. is one sample standard deviation; on a logarithmic axis both are of the logarithms, as in the figures of the package. " : "";
   const element = section("curves", "Curves", controls, legendOf(view), panels,
     h("p", { class: "soft small" }, statistic, h("span", { class: "screen" }, "Click a curve or its name to hide it, double click to show it alone. "), view.thinned));
   element.connected = () => keepDrawn(panels, () => boxes, ["x", "scale", "band", "hide", ...filterKeys(view)]);
