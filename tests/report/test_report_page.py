@@ -540,6 +540,12 @@ def test_numbers_of_the_paper_stand_beside_ours(page: Browser, tmp_path: Path) -
     assert "(1.00 ± 0.10" in text(page, "#table-paper-1")
     assert texts(page, "#table-claims tbody tr > td:nth-child(2)") == ["holds", "does not hold"]
     assert texts(page, "#table-claims tbody tr > th")[1] == "Larger is | higher."
+    # As a release wrote it that did not name the test.
+    (tmp_path / "out" / "claims.md").write_text(
+        "| claim | verdict | numbers |\n|---|---|---|\n| Old. | holds | 1 < 2 |\n"
+    )
+    page.open(dp.write_report(tmp_path / "out"))
+    assert texts(page, "#table-claims tbody tr > *") == ["Old.", "holds", "1 < 2"]
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,9 @@ def _experiment(folder: Path, summary: dict[str, Any], missing: list[str]) -> di
         "set": " ".join(map(str, summary.get("set", []))),
         "verdicts": count_verdicts(summary.get("claims", {})),
         "claims": [
-            {"text": text, "verdict": verdict, "numbers": [test, *numbers.split("\n")]}
-            for text, verdict, test, numbers in judged
+            # Between verdict and numbers stands the test that decided, which earlier releases did not write.
+            {"text": text, "verdict": verdict, "numbers": [line for cell in rest for line in cell.split("\n")]}
+            for text, verdict, *rest in judged
         ],
         "tables": tables,
         "chosen": [
