@@ -16,7 +16,7 @@ from tests.support.mentions import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_tools" not in path.parts)
 #: Parts that users have no need to import from, and that have no page in the API reference.
-WITHOUT_PAGE = {"cli", "experiments", "federation", "fitting", "kernels", "report"}
+WITHOUT_PAGE = {"cli", "experiments", "federation", "fitting", "kernels", "peers", "report"}
 
 
 def tool(name: str) -> ModuleType:

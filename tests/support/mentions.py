@@ -22,7 +22,7 @@ MADE = ("adapter", "build", "clients", "data", "logs", "runs", "seeds", "tensorb
 #: Names of files that users write, in examples.
 USER_FILES = ("mine.py", "train.py", "make_csv.py", "use.py")
 #: First parts of dotted names that are variables in examples.
-VARIABLES = ("s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
+VARIABLES = ("pd", "s", "state", "result", "model", "override", "np", "nn", "mine", "loop", "keep", "stopping")
 #: Names of other libraries that documents explain.
 ELSEWHERE = (
     "DataFrame",
@@ -37,7 +37,7 @@ ELSEWHERE = (
 ELSEWHERE += ("SGD", "StandardScaler", "fit", "predict")
 #: Endings by which a dotted name is a file.
 ENDINGS = (".csv", ".gguf", ".gz", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png", ".svg")
-ENDINGS += (".safetensors", ".tex", ".toml", ".txt")
+ENDINGS += (".safetensors", ".sh", ".tex", ".toml", ".txt")
 #: Words in the place of a part of a path.
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]+|…|N|i)\b|\{\w+\}")
 
