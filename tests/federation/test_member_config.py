@@ -109,10 +109,22 @@ def test_a_method_with_a_server_is_refused() -> None:
         resolve_agreement(agreement(config={"algorithm": {"name": "fedavg"}}))
 
 
-def test_going_on_without_a_member_is_refused_and_not_ignored() -> None:
-    """An agreement may say it, for a later release; this one must not wait where others would go on."""
-    with pytest.raises(DepositumError, match="federation.absent: 'drop' given, but this release waits"):
-        resolve_agreement(agreement(absent="drop", patience=60.0))
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "sums of measures need all members"),
+        ({"evaluate": "none", "config": {"network": {"channel": "sparse"}}}, "through the channel sparse"),
+        ({"evaluate": "none", "config": {"network": {"drop": 0.2}}}, "network.drop drops links too"),
+        ({"evaluate": "none", "config": {"algorithm": {"name": "cdproxsgt"}}}, "sends differences"),
+    ],
+)
+def test_what_needs_every_member_is_refused_where_absent_ones_are_dropped(
+    settings: dict[str, Any], message: str
+) -> None:
+    """It would wait for a member for ever, or train with numbers that are wrong."""
+    with pytest.raises(DepositumError, match=f"federation.absent: 'drop' given, but .*{message}"):
+        resolve_agreement(agreement(absent="drop", patience=60.0, **settings))
+    resolve_agreement(agreement(absent="drop", patience=60.0, evaluate="none"))
 
 
 def test_a_member_chooses_where_it_computes_and_nothing_else(mine: Path) -> None:

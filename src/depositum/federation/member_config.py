@@ -46,8 +46,6 @@ def resolve_agreement(
     for override in overrides:
         check_local(override)
         apply_override(table, override)
-    if agreement.absent == "drop":
-        raise ConfigError("federation.absent", "'drop' given, but this release waits for every member; set 'wait'")
     _check_dataset(table["problem"]["dataset"])
     _check_shared(agreement, table)
     config = parse(table)
@@ -60,6 +58,8 @@ def resolve_agreement(
     if spec.algorithm.server:
         problem = f"{spec.algorithm.name!r} given, which needs a server; members communicate with their neighbours only"
         raise ConfigError("algorithm.name", problem)
+    if agreement.absent == "drop":
+        _check_droppable(spec)
     section = config.network
     with config_keys():
         network = networks.build(_graph(agreement), section.mixing, len(agreement.members), base, drop=section.drop)
@@ -93,6 +93,22 @@ def _run_table(agreement: Agreement) -> dict[str, Any]:
     table["network"] = {**table.get("network", {}), "topology": "complete"}
     table["processes"] = {"evaluate": "none" if agreement.evaluate == "none" else "scalars"}
     return table
+
+
+def _check_droppable(spec: ResolvedConfig) -> None:
+    """Refuse what needs all neighbours in every phase, or all members at any time but the start."""
+    given, channel = "'drop' given, but", spec.channel
+    if channel.memory or channel.row_bytes(1, spec.engine_settings.resolve_dtype()) is None:
+        problem = f"{given} through the channel {channel!r}, messages depend on earlier ones or on each other"
+        raise ConfigError("federation.absent", f"{problem}; use 'exact', 'float16' or 'bfloat16'")
+    if spec.algorithm.compresses:
+        problem = f"{given} {spec.algorithm.name!r} sends differences, which a neighbour that is away would miss"
+        raise ConfigError("federation.absent", problem)
+    if spec.config.processes.evaluate != "none":
+        problem = f"{given} sums of measures need all members; use federation.evaluate = 'none'"
+        raise ConfigError("federation.absent", problem)
+    if spec.config.network.drop:
+        raise ConfigError("federation.absent", f"{given} network.drop drops links too; use one of them")
 
 
 def _check_dataset(dataset: Any) -> None:

@@ -65,8 +65,6 @@ def run_member(
         Where this member listens, `host:port`, if that is not the address in the agreement: behind a forwarded port.
     """
     spec = _resolved(folder, data, overrides)
-    if folder.agreement.absent == "drop":
-        _check_droppable(spec)
     run_folder = RunFolder(folder.runs)
     run_folder.check(spec)
     with exclusive(folder.runs):
@@ -79,22 +77,6 @@ def _resolved(folder: MemberFolder, data: Path | Problem | None, overrides: Sequ
     own_data = data if isinstance(data, Path) else None
     spec = resolve_agreement(folder.agreement, folder.name, own_data, folder.path, overrides)
     return replace(spec, given=data) if isinstance(data, Problem) else spec
-
-
-def _check_droppable(spec: ResolvedConfig) -> None:
-    """Refuse what needs all neighbours in every phase, or all members at any time but the start."""
-    given, channel = "'drop' given, but", spec.channel
-    if channel.memory or channel.row_bytes(1, spec.engine_settings.resolve_dtype()) is None:
-        problem = f"{given} through the channel {channel!r}, messages depend on earlier ones or on each other"
-        raise ConfigError("federation.absent", f"{problem}; use 'exact', 'float16' or 'bfloat16'")
-    if spec.algorithm.compresses:
-        problem = f"{given} {spec.algorithm.name!r} sends differences, which a neighbour that is away would miss"
-        raise ConfigError("federation.absent", problem)
-    if spec.config.processes.evaluate != "none":
-        problem = f"{given} sums of measures need all members; use federation.evaluate = 'none'"
-        raise ConfigError("federation.absent", problem)
-    if spec.config.network.drop:
-        raise ConfigError("federation.absent", f"{given} network.drop drops links too; use one of them")
 
 
 class _MemberRun:
