@@ -3,6 +3,7 @@
 from depositum.algorithms.deepstorm import DeepStorm, DeepStormState
 from depositum.algorithms.depositum import Depositum, DepositumState
 from depositum.algorithms.dfedavgm import DFedAvgM
+from depositum.algorithms.directed import DepositumDirected, DirectedState, PushPull, PushPullState
 from depositum.algorithms.dproxsgt import CDProxSGT, CDProxSGTState, DProxSGT, DProxSGTState
 from depositum.algorithms.dpsgd import DPSGD
 from depositum.algorithms.dsgt import DSGT
@@ -60,7 +61,9 @@ __all__ = [
     "DeepStorm",
     "DeepStormState",
     "Depositum",
+    "DepositumDirected",
     "DepositumState",
+    "DirectedState",
     "ExactDiffusion",
     "Extra",
     "FastFedDA",
@@ -86,6 +89,8 @@ __all__ = [
     "ProxGTSRE",
     "ProxGTSRO",
     "ProxGTState",
+    "PushPull",
+    "PushPullState",
     "QuasiGlobal",
     "RoundBased",
     "SPPDMState",

@@ -69,6 +69,18 @@ class Mix(Protocol):
         """Return the unweighted sum over the neighbours of each row."""
         ...
 
+    def pull(self, z: Tensor) -> Tensor:
+        """Mix rows with R, row-stochastic, on a directed network; W on an undirected one."""
+        ...
+
+    def push(self, z: Tensor) -> Tensor:
+        """Mix rows with C, column-stochastic, on a directed network; W on an undirected one."""
+        ...
+
+    def push_weights(self, phi: Tensor) -> Tensor:
+        """C φ of the push-sum weights `[rows, 1]`, as they are; φ itself on an undirected network, where W 1 = 1."""
+        ...
+
     def transmit(self, z: Tensor, channel: "Channel", memory: "Memory") -> "tuple[Tensor, Tensor, Memory]":
         """Send rows `[rows, d]` through a channel of the method's own; return W q, q and the channel's new memory.
 
@@ -126,6 +138,8 @@ class Algorithm(ABC):
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
     #: Whether clients communicate with a server instead of neighbours: `mix.average` only, and no topology.
     server: ClassVar[bool] = False
+    #: Whether it is right on a directed network: it mixes by `mix.pull` and `mix.push` only.
+    directed: ClassVar[bool] = False
     #: Whether it compresses what it sends, by `mix.transmit`: the network then cannot have a channel as well.
     compresses: ClassVar[bool] = False
     #: The hyper-parameter that sets how long the steps are, and whether they shrink as it grows (a weight, not a step).

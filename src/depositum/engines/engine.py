@@ -254,6 +254,12 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
     network = network or ring(n)
     if network.n != n:
         raise ConfigError("network", f"it has {network.n} clients, but the problem has {n}")
+    if network.directed and not algorithm.directed:
+        raise ConfigError(
+            "network",
+            f"directed, but {algorithm.name!r} mixes with a W that is symmetric or doubly stochastic: with R or C in "
+            "its place it would converge to another point; use 'depositum-directed' (or 'push-pull' without h)",
+        )
     if channel.memory and (network.drop is not None or network.one_peer is not None):
         raise ConfigError(
             "channel",

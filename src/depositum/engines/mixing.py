@@ -12,7 +12,7 @@ from torch import Tensor
 
 from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
 from depositum.engines.mixing_products import MixingWeights, SparsityPattern
-from depositum.networks import Network
+from depositum.networks import DirectedNetwork, Network
 from depositum.randomness import hash_words, purpose_code
 
 #: What is random about a message: of the network's channel, or of a method's own.
@@ -113,9 +113,16 @@ class MatrixMix:
         self._own_positions = self._own.nonzero()[:, 0]
         self._static = MixingWeights(self.pattern, torch.tensor(W.data, dtype=dtype, device=device))
         self._links = MixingWeights(self.pattern, (~self._own).to(dtype))
-        for table in (self._static, self._links):
+        #: C on a directed network, whose entries are stored as those of R are.
+        self._push: MixingWeights | None = None
+        if isinstance(network, DirectedNetwork):
+            self._push = MixingWeights(
+                self.pattern, torch.tensor(network.push_weights.data, dtype=dtype, device=device)
+            )
+        for table in (self._static, self._links, *([self._push] if self._push else [])):
             table.prepare()
-        self._static_degree = self.pattern.padded(self._links.entries).sum(1)[:, None].repeat(trials, 1)
+        degree = torch.tensor(network.degree, dtype=dtype, device=device)
+        self._static_degree = degree[:, None].repeat(trials, 1)
         self._copies = float(network.degree.mean())
         self._clients = torch.arange(self.n, device=device)
         self._gain = self.channel.gain_on(d, 1 - network.lam_min)
@@ -176,13 +183,29 @@ class MatrixMix:
         return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
 
     def __call__(self, z: Tensor) -> Tensor:
+        return self._mixed(z, self.weights)
+
+    pull = __call__  # on a directed network, `weights` are R
+
+    def push(self, z: Tensor) -> Tensor:
+        """C z, through the channel: W z on an undirected network."""
+        return self._mixed(z, self._push or self.weights)
+
+    def push_weights(self, phi: Tensor) -> Tensor:
+        """C φ of the push-sum weights `[S·n, 1]`, whatever the channel; φ itself on an undirected network."""
+        if self._push is None:
+            return phi
+        self._count(Exact(), phi)
+        return self._push(phi, self.inline)
+
+    def _mixed(self, z: Tensor, weights: MixingWeights) -> Tensor:
         if self.channel.exact:
             self._count(self.channel, z)
-            return self._product(z)
+            return self._product(z, weights)
         q = self._through_channel(z)
-        difference = self._product(q) - q
+        difference = self._product(q, weights) - q
         if not self.channel.known:
-            difference = difference + (1 - self._own_weight) * (q - z)
+            difference = difference + (1 - self._own_weight(weights)) * (q - z)
         return z + self._gain * difference
 
     def neighbours(self, z: Tensor) -> Tensor:
@@ -211,7 +234,7 @@ class MatrixMix:
             self._count(Exact(), q)
         else:
             self._count(channel, sent)
-        return self._product(q), q, memory
+        return self._product(q, self.weights), q, memory
 
     def _through_channel(self, z: Tensor) -> Tensor:
         """q, what all ends take z for."""
@@ -223,20 +246,19 @@ class MatrixMix:
         self._count(self.channel, sent)
         return q
 
-    @property
-    def _own_weight(self) -> Tensor:
+    def _own_weight(self, weights: MixingWeights) -> Tensor:
         """w_ii of each row in this phase, `[S·n, 1]`."""
         if self.network.one_peer is not None:
             return 1 - 0.5 * self._met
-        own = self.weights.entries[self._own_positions]
+        own = weights.entries[self._own_positions]
         return own.repeat(self.trials)[:, None]
 
-    def _product(self, z: Tensor) -> Tensor:
+    def _product(self, z: Tensor, weights: MixingWeights) -> Tensor:
         if self.network.one_peer is not None:
             return 0.5 * (z + z[self._peers])
         if self.network.is_mean:
             return self._mean(z)
-        return self.weights(z, self.inline)
+        return weights(z, self.inline)
 
     def _sum(self, z: Tensor) -> Tensor:
         if self.network.one_peer is not None:
@@ -289,3 +311,5 @@ class IdentityMix:
 
     def __call__(self, z: Tensor) -> Tensor:
         return z
+
+    pull = push = push_weights = __call__

@@ -7,18 +7,29 @@ ring(hops=2) of 10 clients, 20 edges, metropolis weights, λ = 0.6472, gap = 0.3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+import networkx as nx
 
 from depositum.errors import NetworkError, renamed_keys
 from depositum.networks.communication_network import Network
+from depositum.networks.directed_network import (
+    DIRECTED_TOPOLOGIES,
+    DirectedNetwork,
+    directed_exponential,
+    directed_random,
+    directed_ring,
+)
 from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
 from depositum.networks.specifications import Mixing, Topology, topology_graph
 from depositum.networks.time_varying import DroppedLinks, OnePeerExponential
 
 __all__ = [
+    "DIRECTED_TOPOLOGIES",
     "MIXINGS",
     "TOPOLOGIES",
+    "DirectedNetwork",
     "DroppedLinks",
     "Mixing",
     "Network",
@@ -26,6 +37,9 @@ __all__ = [
     "Topology",
     "build",
     "complete",
+    "directed_exponential",
+    "directed_random",
+    "directed_ring",
     "erdos_renyi",
     "exponential",
     "geometric",
@@ -48,6 +62,9 @@ def build(topology: Topology, mixing: Mixing, n: int, base: Path | None = None, 
     """
     with renamed_keys(lambda _: "drop"):
         dropped = DroppedLinks(drop)
+    if (directed := _directed(topology, n)) is not None:
+        _check_default(mixing, directed.name)
+        return replace(directed, drop=dropped) if drop else directed
     name, graph = topology_graph(topology, n, base)
     one_peer: OnePeerExponential | None = graph.graph.pop("one_peer", None)
     if one_peer is None:
@@ -67,6 +84,34 @@ def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: flo
     complete of 4 clients, 6 edges, metropolis weights, λ = 0.0000, gap = 1.0000, each link dropped with probability 0.2
     """
     return build(topology, mixing, n, drop=drop)
+
+
+def _directed(topology: Topology, n: int) -> DirectedNetwork | None:
+    """The directed network that was chosen: by name, or a digraph with an edge that has none back."""
+    if isinstance(topology, nx.DiGraph) and any(not topology.has_edge(b, a) for a, b in topology.edges()):
+        if len(topology) != n:
+            raise NetworkError("topology", f"a digraph of {len(topology)} nodes given for {n} clients")
+        return DirectedNetwork.from_digraph(topology)
+    name = topology if isinstance(topology, str) else next(iter(topology), None) if _is_table(topology) else None
+    if name not in DIRECTED_TOPOLOGIES:
+        return None
+    assert isinstance(topology, str | Mapping)
+    return DIRECTED_TOPOLOGIES.parse(topology, "topology").make(n)
+
+
+def _is_table(topology: Topology) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(topology, Mapping) and len(topology) == 1
+
+
+def _check_default(mixing: Mixing, topology: str) -> None:
+    """Reject rules for undirected graphs: those of directed networks follow from the degrees."""
+    if not (isinstance(mixing, str) and mixing == "metropolis"):
+        given = repr(mixing) if isinstance(mixing, str | Mapping | Path) else "a matrix"
+        raise NetworkError(
+            "mixing",
+            f"{given} given, but {topology!r} is directed: its weights R and C follow from degrees; leave it out, or "
+            "give R and C to DirectedNetwork.from_digraph",
+        )
 
 
 def _check_pairwise(mixing: Mixing, topology: str) -> None:

@@ -8,7 +8,7 @@ disagreement that one exchange leaves.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,9 @@ class Network:
     >>> network.n, network.edges, round(network.lam, 4), network.neighbours[0]
     (10, 10, 0.8727, (1, 9))
     """
+
+    #: Whether links have a direction, and R and C take the place of W (`DirectedNetwork`).
+    directed: ClassVar[bool] = False
 
     graph: Graph
     """Nodes 0 … n-1, frozen."""

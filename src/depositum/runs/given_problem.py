@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from depositum.algorithms import ALGORITHMS, Algorithm
 from depositum.channels import CHANNELS, Channel
 from depositum.metrics import MetricSettings
-from depositum.networks import Network
+from depositum.networks import DirectedNetwork, Network
 from depositum.problem import Problem
 from depositum.problem.losses import LOSSES, Loss
 from depositum.regularizers import REGULARIZERS, Group, Groups, Regularizer
@@ -168,7 +168,10 @@ def _network_section(network: Network | None, channel: Channel) -> NetworkSectio
     if network is None:
         return NetworkSection(channel=described)
     weights = network.weights
-    arrays = [torch.from_numpy(np.array(part)) for part in (weights.data, weights.indices, weights.indptr)]
+    parts = [weights.data, weights.indices, weights.indptr]
+    if isinstance(network, DirectedNetwork):
+        parts.append(network.push_weights.data)
+    arrays = [torch.from_numpy(np.array(part)) for part in parts]
     varying = repr((network.drop, network.one_peer))
     topology = {"name": network.name, "edges": network.edges, "digest": _digest(varying, *arrays)}
     return NetworkSection(topology={IN_MEMORY: topology}, mixing=network.mixing, channel=described)

@@ -49,7 +49,9 @@ def describe_network(network: Network) -> dict[str, Any]:
     if network.edges <= MAX_EDGES:
         weights = network.weights.tocoo()
         described["links"] = [
-            [int(i), int(j), float(w)] for i, j, w in zip(*weights.coords, weights.data, strict=True) if i < j
+            [int(i), int(j), float(w)]
+            for i, j, w in zip(*weights.coords, weights.data, strict=True)
+            if i < j or (network.directed and i != j)
         ]
     positions: list[Any] = [network.graph.nodes[i].get("pos") for i in range(network.n)]
     if all(position is not None and np.shape(position) == (2,) for position in positions):

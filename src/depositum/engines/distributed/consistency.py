@@ -14,7 +14,7 @@ from depositum.algorithms import Algorithm
 from depositum.engines.distributed.communicator import Communicator, Facts
 from depositum.engines.distributed.probe import probe, source_digest
 from depositum.errors import ConfigError
-from depositum.networks import Network
+from depositum.networks import DirectedNetwork, Network
 from depositum.problem import Problem
 from depositum.problem.model_copy import has_frozen_base
 from depositum.randomness import hash_words
@@ -117,8 +117,11 @@ def _close(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _weights(network: Network) -> list[float]:
-    W = network.weights.tocoo()
-    return sketch(torch.from_numpy(W.data.copy()), torch.from_numpy(W.row.astype("int64") * network.n + W.col))
+    found = []
+    for matrix in (network.weights, *([network.push_weights] if isinstance(network, DirectedNetwork) else [])):
+        W = matrix.tocoo()
+        found += sketch(torch.from_numpy(W.data.copy()), torch.from_numpy(W.row.astype("int64") * network.n + W.col))
+    return found
 
 
 def _frozen_and_buffers(problem: Problem) -> list[list[float]]:

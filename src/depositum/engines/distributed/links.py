@@ -20,7 +20,7 @@ from depositum.engines.distributed.clients import Placement
 from depositum.engines.distributed.communicator import Communicator, Messages, Subject, Transfer
 from depositum.engines.mixing import METHOD, NETWORK, ChannelState, IdentityMix, message_words
 from depositum.errors import ConfigError, DivergedError, GroupError
-from depositum.networks import Network
+from depositum.networks import DirectedNetwork, Network
 
 #: Numbers of a term that stay in a core's own cache until the next term is added.
 CACHED = 1 << 18
@@ -28,10 +28,15 @@ CACHED = 1 << 18
 
 @dataclass(frozen=True)
 class Terms:
-    """What becomes of one client's row: own·z_i + Σ_j weight_j·z_j over its neighbours, in the order of their ids."""
+    """What becomes of one client's row: own·z_i + Σ_j weight_j·z_j over its neighbours, in the order of their ids.
+
+    `given` is what the client gives away of its own row, if that is not the sum of the others' weights: with C, whose
+    columns sum to 1.
+    """
 
     own: float
     others: tuple[tuple[int, float], ...]
+    given: float | None = None
 
     def without(self, absent: Collection[int]) -> "Terms":
         """The same where some neighbours are away: what is theirs in a mixing is the client's own."""
@@ -49,15 +54,16 @@ class Terms:
 class Route:
     """One communication phase as one rank sees it.
 
-    `sends` and `receives` have, for each rank that is communicated with, the clients whose rows go there or come from
-    there, in ascending order. `mixing` and `sums` have the terms of W and of the unweighted sum over neighbours for
-    each client held.
+    `sends` and `receives` have, for each rank that is sent to or received from, the clients whose rows go there or come
+    from there, in ascending order. `mixing`, `sums` and `pushing` have the terms of W (or R), of the unweighted sum
+    over neighbours, and of C (or W) for each client held.
     """
 
     sends: dict[int, tuple[int, ...]]
     receives: dict[int, tuple[int, ...]]
     mixing: tuple[Terms, ...]
     sums: tuple[Terms, ...]
+    pushing: tuple[Terms, ...]
 
 
 class Routes:
@@ -82,22 +88,28 @@ class Routes:
     def _make(self, phase: int) -> Route:
         sends: dict[int, set[int]] = defaultdict(set)
         receives: dict[int, set[int]] = defaultdict(set)
-        mixing, sums = [], []
+        mixing, sums, pushing = [], [], []
         for i in self.held:
             own, links = self._links(i, phase)
+            network = self.network
+            directed = network if isinstance(network, DirectedNetwork) else None
             for j, _ in links:
                 rank = self.placement.rank_of(j)
                 if rank != self.rank:
-                    sends[rank].add(i)
                     receives[rank].add(j)
+            for j in directed.listeners[i] if directed else [j for j, _ in links]:
+                rank = self.placement.rank_of(j)
+                if rank != self.rank:
+                    sends[rank].add(i)
             mixing.append(Terms(own, links))
+            pushing.append(Terms(own, links) if directed is None else _pushed(directed, i))
             sums.append(Terms(0.0, tuple((j, 1.0) for j, _ in links)))
-        peers = sorted(sends)
         return Route(
-            {p: tuple(sorted(sends[p])) for p in peers},
-            {p: tuple(sorted(receives[p])) for p in peers},
+            {p: tuple(sorted(sends[p])) for p in sorted(sends)},
+            {p: tuple(sorted(receives[p])) for p in sorted(receives)},
             tuple(mixing),
             tuple(sums),
+            tuple(pushing),
         )
 
     def _links(self, i: int, phase: int) -> tuple[float, tuple[tuple[int, float], ...]]:
@@ -117,6 +129,15 @@ class Routes:
                 if not there:
                     own += weights.pop(j)
         return own, tuple(sorted(weights.items()))
+
+
+def _pushed(network: DirectedNetwork, i: int) -> Terms:
+    """The terms of C for client i."""
+    C = network.push_weights
+    row = slice(int(C.indptr[i]), int(C.indptr[i + 1]))
+    weights = dict(zip(C.indices[row].tolist(), C.data[row].tolist(), strict=True))
+    own = weights.pop(i)
+    return Terms(own, tuple(sorted(weights.items())), given=1.0 - own)
 
 
 @dataclass(frozen=True)
@@ -204,6 +225,20 @@ class LinkMix:
     def __call__(self, z: Tensor) -> Tensor:
         """W z, through the channel."""
         return self._mixed(z, self.route.mixing)
+
+    pull = __call__  # on a directed network, `mixing` are the terms of R
+
+    def push(self, z: Tensor) -> Tensor:
+        """C z, through the channel: W z on an undirected network."""
+        return self._mixed(z, self.route.pushing)
+
+    def push_weights(self, phi: Tensor) -> Tensor:
+        """C φ of the push-sum weights `[S·k, 1]`, whatever the channel; φ itself on an undirected network."""
+        if not self.network.directed:
+            return phi
+        phi = awaited(phi)
+        words = MessageWords(NETWORK, 0, self._phase, self._seeds)
+        return self._summed(phi, self.route.pushing, Exact(), words, phi, phi, {}, None)
 
     def neighbours(self, z: Tensor) -> Tensor:
         """The unweighted sum over each row's neighbours."""
@@ -333,6 +368,11 @@ class LinkMix:
             for columns in self._columns(blocks.shape[2]):
                 for k, (client, term) in enumerate(zip(self.held, own_terms, strict=True)):
                     part = out[:, k, columns]
+                    if gain is not None and term.given is not None:
+                        torch.add(blocks[:, k, columns], gives[:, k, columns], alpha=-gain * term.given, out=part)
+                        for j, weight in term.others:
+                            part.add_(row(j)[:, columns], alpha=gain * weight)
+                        continue
                     if gain is not None:
                         torch.mul(blocks[:, k, columns], term.total, out=part)
                         for j, weight in term.others:
@@ -428,11 +468,11 @@ class Arriving:
         communicator = links.communicator
         if self._fixed is None:
             announcements = {p: sizes.contiguous().view(torch.uint8) for p, sizes in self._sizes.items()}
-            buffers = {p: links.buffer(self._rows(p) * ANNOUNCEMENT_BYTES) for p in self._messages}
+            buffers = {p: links.buffer(self._rows(p) * ANNOUNCEMENT_BYTES) for p in self._route.receives}
             about = self._subject._replace(what=f"sizes of {self._subject.what}")
             self._announced = communicator.post(announcements, buffers, self._tag, about, self._check_sizes)
         else:
-            buffers = {p: links.buffer(self._rows(p) * self._fixed) for p in self._messages}
+            buffers = {p: links.buffer(self._rows(p) * self._fixed) for p in self._route.receives}
             self._transfer = communicator.post(self._messages, buffers, self._tag, self._subject, self._check)
         self._received: dict[int, list[int]] = {}
         if counted:
@@ -495,7 +535,7 @@ class Arriving:
         if self._transfer is None:
             announced = self._announced
             assert announced is not None
-            for peer in self._messages:
+            for peer in self._route.receives:
                 sizes = announced.receive(peer)
                 assert sizes is not None, "where exchanges are dropped, all messages have one size"
                 try:

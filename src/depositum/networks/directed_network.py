@@ -1,0 +1,225 @@
+"""Directed networks: who sends to whom, with row-stochastic weights R for models and column-stochastic C for trackers.
+
+On a digraph no weights are symmetric, and in general none are doubly stochastic that a client can know by itself. A
+receiver can divide its weight among those it hears, R 1 = 1, which lets clients agree but changes averages; a sender
+can divide what it has among those it sends to, 1ᵀ C = 1ᵀ, which preserves sums but does not let clients agree. Methods
+for directed networks use R for what has to agree, C for what has to add up, and the push-sum weights φ⁺ = C φ, φ⁰ = 1,
+by which what C has made unequal is divided.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from depositum.errors import NetworkError, short_repr
+from depositum.networks.communication_network import ROUNDING, Network
+from depositum.networks.graphs import MAX_DRAWS
+from depositum.networks.mixing_matrices import Matrix, Sparse, stored_entries
+from depositum.randomness import numpy_generator
+from depositum.registry import Registry
+
+#: Directed networks by name; the package supplies the number of clients.
+DIRECTED_TOPOLOGIES: "Registry[DirectedNetwork]" = Registry("directed topology", supplied=1)
+
+
+@dataclass(frozen=True, eq=False)
+class DirectedNetwork(Network):
+    """A strongly connected digraph with the weights R (`weights`, "pull") and C (`push_weights`, "push").
+
+    An edge (i, j) means that i sends to j. By default a receiver gives the same weight to itself and to all it hears,
+    1/(1 + in-degree), and a sender divides what it has into equal parts, 1/(1 + out-degree).
+
+    >>> network = DirectedNetwork.from_digraph(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
+    >>> network.n, network.edges, network.neighbours[2], network.degree.tolist()
+    (3, 4, (0, 1), [2, 1, 1])
+    >>> network.C.round(2).tolist()
+    [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
+    """
+
+    directed: ClassVar[bool] = True
+
+    push_weights: Sparse = field(kw_only=True)
+    """C, float64 `[n, n]`, read-only, with the same entries stored as R: c_ij is the part of j's that i receives."""
+
+    @classmethod
+    def from_digraph(
+        cls, graph: Any, R: Matrix | None = None, C: Matrix | None = None, name: str = "digraph"
+    ) -> "DirectedNetwork":
+        """A network on any networkx digraph, with clients numbered in the sorted order of its nodes.
+
+        R and C, `[n, n]`, replace the default weights; their nonzero entries are the edges and the diagonal.
+        """
+        clients = _as_client_digraph(graph)
+        n = len(clients)
+        if n == 0:
+            raise NetworkError("topology", f"{name!r} has no clients; a network needs 1 or more")
+        heard = np.eye(n)
+        for sender, receiver in clients.edges():
+            heard[receiver, sender] = 1.0
+        rows = heard / heard.sum(1, keepdims=True) if R is None else np.asarray(R, dtype=np.float64)
+        columns = heard / heard.sum(0, keepdims=True) if C is None else np.asarray(C, dtype=np.float64)
+        weights = "equal" if R is None and C is None else "given"
+        return cls(clients, sparse.csr_array(rows), name, weights, push_weights=sparse.csr_array(columns))
+
+    def __post_init__(self) -> None:
+        if self.drop is not None or self.one_peer is not None:
+            raise NetworkError("drop", "given, but a directed network has the same links in every phase")
+        graph = _as_client_digraph(self.graph)
+        n = len(graph)
+        linked = np.eye(n, dtype=bool)
+        for sender, receiver in graph.edges():
+            linked[receiver, sender] = True
+        count, component = connected_components(sparse.csr_array(linked), directed=True, connection="strong")
+        if count > 1:
+            other = int(np.flatnonzero(component != component[0])[0])
+            raise NetworkError(
+                "topology",
+                f"{self.name!r} is not strongly connected: clients 0 and {other} do not both reach each other along "
+                "directed edges; add edges",
+            )
+        for matrix, key, axis, sums in (
+            (self.weights, "R", 1, "row"),
+            (self.push_weights, "C", 0, "column"),
+        ):
+            dense = matrix.toarray()
+            if dense.shape != (n, n) or not np.isfinite(dense).all():
+                raise NetworkError(key, f"a matrix of shape {dense.shape} given; finite weights [{n}, {n}] are needed")
+            if (wrong := (dense > ROUNDING) != linked).any():
+                i, j = (int(k) for k in np.argwhere(wrong)[0])
+                expected = "> 0, as every client keeps a share and each edge has a weight" if linked[i, j] else "0"
+                raise NetworkError(key, f"[{i}, {j}] = {dense[i, j]:g} given; it must be {expected}")
+            if (off := np.abs(dense.sum(axis) - 1)).max() > ROUNDING * n:
+                k = int(off.argmax())
+                raise NetworkError(key, f"{sums} {k} sums to {dense.sum(axis)[k]!s}; it must sum to 1")
+        for name, matrix in (("weights", self.weights), ("push_weights", self.push_weights)):
+            stored = sparse.csr_array(np.where(linked, matrix.toarray(), 0.0))
+            stored.sort_indices()
+            for array in (stored.data, stored.indices, stored.indptr):
+                array.setflags(write=False)
+            object.__setattr__(self, name, stored)
+        object.__setattr__(self, "graph", graph)
+
+    @property
+    def edges(self) -> int:
+        """Number of directed edges."""
+        return int(self.weights.nnz - self.n)
+
+    @property
+    def R(self) -> Matrix:
+        """`weights` as a dense matrix, row-stochastic, `[n, n]`."""
+        return self.W
+
+    @cached_property
+    def C(self) -> Matrix:
+        """`push_weights` as a dense matrix, column-stochastic, `[n, n]`."""
+        dense: Matrix = self.push_weights.toarray()
+        dense.setflags(write=False)
+        return dense
+
+    @cached_property
+    def listeners(self) -> tuple[tuple[int, ...], ...]:
+        """The clients that each client sends to, in ascending order; `neighbours` are those it hears."""
+        columns = sparse.csr_array(self.push_weights.T)
+        columns.sort_indices()
+        rows = np.split(columns.indices, columns.indptr[1:-1])
+        return tuple(tuple(j for j in row.tolist() if j != i) for i, row in enumerate(rows))
+
+    @cached_property
+    def degree(self) -> NDArray[np.int64]:
+        """The number of clients that each client sends to, `[n]`, read-only."""
+        _, receivers_of, _ = stored_entries(self.push_weights)
+        degree = np.bincount(receivers_of, minlength=self.n).astype(np.int64) - 1
+        degree.setflags(write=False)
+        return degree
+
+    @cached_property
+    def is_mean(self) -> bool:
+        return False
+
+    @cached_property
+    def perron(self) -> Matrix:
+        """π with C π = π, Σ π = 1: φ converges to n π. For the ring and other regular digraphs all are 1/n."""
+        values, vectors = np.linalg.eig(self.C)
+        vector = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))
+        return np.asarray(vector / vector.sum(), dtype=np.float64)
+
+    @cached_property
+    def _extremes(self) -> tuple[float, float]:
+        """±λ, with λ the larger of the second largest moduli of the eigenvalues of R and C: no bound of a norm."""
+        if self.n == 1:
+            return 0.0, 1.0
+        second = max(float(np.sort(np.abs(np.linalg.eigvals(matrix)))[-2]) for matrix in (self.R, self.C))
+        return second, -second
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} of {self.n} clients, {self.edges} directed edges, {self.mixing} weights, "
+            f"second modulus {self.lam:.4f}, φ between {self.n * self.perron.min():.3f} and "
+            f"{self.n * self.perron.max():.3f}"
+        )
+
+
+@DIRECTED_TOPOLOGIES.register("directed-ring")
+def directed_ring(n: int) -> DirectedNetwork:
+    """Client i sends to i + 1 (mod n)."""
+    _check_size(n)
+    return DirectedNetwork.from_digraph(_numbered(n, [(i, (i + 1) % n) for i in range(n)]), name="directed-ring")
+
+
+@DIRECTED_TOPOLOGIES.register("directed-exponential")
+def directed_exponential(n: int) -> DirectedNetwork:
+    """Client i sends to i + 1, 2, 4, 8, … (mod n).
+
+    >>> directed_exponential(8).listeners[0]
+    (1, 2, 4)
+    """
+    _check_size(n)
+    steps = [1 << k for k in range((n - 1).bit_length())]
+    edges = [(i, (i + step) % n) for i in range(n) for step in steps]
+    return DirectedNetwork.from_digraph(_numbered(n, edges), name="directed-exponential")
+
+
+@DIRECTED_TOPOLOGIES.register("directed-random")
+def directed_random(n: int, p: float = 0.3, seed: int = 0) -> DirectedNetwork:
+    """Each ordered pair is an edge with probability `p`; the first strongly connected digraph drawn from `seed`."""
+    _check_size(n)
+    if not 0 <= p <= 1:
+        raise NetworkError("p", f"{short_repr(p)} given; a probability must be in [0, 1]")
+    generator = numpy_generator(seed, purpose="directed-random")
+    for _ in range(MAX_DRAWS):
+        drawn = _numbered(n, np.argwhere(generator.random((n, n)) < p).tolist())
+        if nx.is_strongly_connected(drawn):
+            return DirectedNetwork.from_digraph(drawn, name=f"directed-random(p={p:g}, seed={seed})")
+    raise NetworkError("p", f"{p:g} given, but none of {MAX_DRAWS} digraphs drawn is strongly connected; raise it")
+
+
+def _check_size(n: int) -> None:
+    if n < 1:
+        raise NetworkError("n", f"a network of {short_repr(n)} clients requested; it must have 1 client or more")
+
+
+def _numbered(n: int, edges: list[Any]) -> Any:
+    """The digraph on 0 … n − 1 with these edges, without loops."""
+    graph: Any = nx.DiGraph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from((i, j) for i, j in edges if i != j)
+    return graph
+
+
+def _as_client_digraph(graph: Any) -> Any:
+    """A frozen simple copy of a digraph with nodes 0 … n − 1, numbered in sorted order, or as they were added."""
+    try:
+        labels = sorted(graph.nodes)
+    except TypeError:
+        labels = list(graph.nodes)
+    number = {label: i for i, label in enumerate(labels)}
+    edges = sorted((number[a], number[b]) for a, b in graph.edges())
+    if not graph.is_directed():
+        edges += [(b, a) for a, b in edges]
+    return nx.freeze(_numbered(len(labels), edges))
