@@ -3,6 +3,8 @@
 Nothing of the package runs here: these tests say that the reference with which the package is compared is right.
 """
 
+import re
+import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +16,7 @@ import pytest
 
 from tests.support import equations_imperfect as eq
 from tests.support.equations_depositum import metropolis
+from tests.support.mentions import ROOT
 from tests.support.method_problems import BETA, DIM, X0, Array, L, N, gradients, soft
 
 RING = metropolis([(i, (i + 1) % N) for i in range(N)], N)
@@ -153,6 +156,18 @@ def test_unknown_noise_without_running_sums_is_a_random_walk() -> None:
     assert later.violation >= 2 * early.violation
     assert later.distance >= 10 * NOISE
     assert later.distance >= 5 * outcome(eq.Noisy(RING, NOISE, "known"), steps=5000).distance
+
+
+def test_the_example_shows_the_traps(capsys: pytest.CaptureFixture[str]) -> None:
+    """`examples/imperfect_traps.py` prints errors near rounding with each remedy, and large ones without."""
+    runpy.run_path(str(ROOT / "examples" / "imperfect_traps.py"), run_name="__main__")
+    printed = [re.findall(r"\de[-+]\d\d", line) for line in capsys.readouterr().out.splitlines()]
+    (trap, kept), (ratio, _), (lost, drift), (together, _) = [[float(x) for x in found] for found in printed]
+    assert trap >= 1e-2
+    assert kept <= 1e-11
+    assert ratio <= 1e-9
+    assert min(lost, drift) >= 1e-2
+    assert together <= 1e-9
 
 
 def test_weights_are_what_they_are_called() -> None:
