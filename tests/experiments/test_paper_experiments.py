@@ -21,8 +21,8 @@ from tests.support.small_runs import cli
 
 IDS = experiments.experiment_names()
 #: Cells of each sweep; grid points of its tuning.
-CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": (10, 0), "topology": (16, 30),
-         "clients": (8, 0), "accuracy": (133, 210), "llm": (7, 53)}  # fmt: skip
+CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": (10, 0), "topology": (16, 52),
+         "clients": (8, 0), "accuracy": (133, 610), "llm": (7, 90)}  # fmt: skip
 
 
 def tables(name: str) -> dict[str, dict[str, Any]]:

@@ -206,7 +206,18 @@ class Experiment(_Part):
 
 def experiment_names() -> list[str]:
     """The experiments that come with the package."""
-    order = ("stepsize", "momentum", "period", "sparsity", "topology", "clients", "llm", "accuracy")
+    order = (
+        "stepsize",
+        "momentum",
+        "period",
+        "sparsity",
+        "topology",
+        "clients",
+        "llm",
+        "accuracy",
+        "ranking",
+        "explained",
+    )
     files = [file.name for file in resources.files(__package__).iterdir()]
     present = {name.removesuffix(".toml") for name in files if name.endswith(".toml")}
     return [name for name in order if name in present] + sorted(present - set(order))
