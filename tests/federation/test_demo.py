@@ -45,7 +45,7 @@ def test_four_members_end_where_the_simulator_does(tmp_path: Path) -> None:
     process = demo(tmp_path)
     out, err = process.communicate(timeout=500)
     assert (process.returncode, err) == (0, "")
-    assert re.findall(r"^  ([\w-]+) +(\d\.\de-\d+)  \(x, y, nu\)  the same$", out, re.MULTILINE)
+    assert re.findall(r"^  ([\w-]+) +(\d\.\de-\d+)  \(nu, x, y\)  the same$", out, re.MULTILINE)
     assert out.count("  the same") == 4
     assert out.count("depositum peer demo --data digits.npz") == 4
     for name in ("hospital-a", "hospital-b", "laboratory", "university"):

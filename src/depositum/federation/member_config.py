@@ -45,7 +45,7 @@ def resolve_agreement(
     table = _run_table(agreement)
     for override in overrides:
         check_local(override)
-        apply_override(table, override)
+        apply_override(table, _from_here(override))
     _check_dataset(table["problem"]["dataset"])
     _check_shared(agreement, table)
     config = parse(table)
@@ -82,6 +82,13 @@ def check_local(override: str) -> None:
     if key not in LOCAL_KEYS:
         problem = f"{short_repr(override)} given, but this is agreed by all members; a member can set"
         raise ConfigError("--set", f"{problem} {listing(LOCAL_KEYS)}{nearest(key, LOCAL_KEYS)}")
+
+
+def _from_here(override: str) -> str:
+    """The same with the absolute path of a file that exists: the configuration's own paths start elsewhere."""
+    key, _, value = override.partition("=")
+    path = Path(value.strip().strip("'\"")).expanduser()
+    return f"{key}={str(path.resolve())!r}" if key.strip().endswith(".base") and path.exists() else override
 
 
 def _run_table(agreement: Agreement) -> dict[str, Any]:
