@@ -229,8 +229,10 @@ def _own_problem(spec: ResolvedConfig, agreement: Agreement, client: int) -> Pro
 
 def _facts(problem: Problem) -> Facts:
     """What members tell each other of their data: what a common model needs, and nothing about samples."""
+    # Of texts, each member pads its own to the length of its longest one.
+    texts = problem.loss.name == "tokens"
     return {
-        "inputs": f"{tuple(problem.train.inputs.shape[1:])} per sample",
+        "inputs": "tokens" if texts else f"{tuple(problem.train.inputs.shape[1:])} per sample",
         "targets": "real numbers" if problem.train.targets.is_floating_point() else "whole numbers",
         "encoding": encoding_digest(problem.class_names, problem.feature_names),
         "base": frozen_digest(problem.model),
