@@ -1,50 +1,49 @@
 """The simulator compared to a loop over clients, and to centralized SGD on as many samples.
 
     python benchmarks/simulator.py OUT [--models linear,mlp,cnn,resnet18] [--clients 10,20,100,1000] [--seeds 1,5]
+    python benchmarks/simulator.py OUT --any-model [--uncompiled]
 
 For every model, number of clients and number of seeds, this measures in milliseconds per complete iteration (batch,
 gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
 
 - this engine, compiled (and captured in CUDA graphs on a GPU), with the seconds of preparation; and only captured;
-- the eager loop: the same algorithm, one client's gradient after another;
+- the eager loop: the same algorithm, one client's gradient after another; and with `--uncompiled`, instead of the
+  compiled engine, gradients of all clients in one call, uncompiled too;
 - centralized SGD on the same n·S·B samples: eager, and (on a GPU) compiled in a CUDA graph;
 
 and the lower bound by the machine's memory bandwidth and arithmetic. It prints a Markdown table and writes
-`simulator.json` and `simulator.png` to OUT. Data are random, with the shapes of the paper's; no time depends on values.
+`simulator.json` and `simulator.png` to OUT. Data are random, with the shapes of real ones; no time depends on values.
+`--any-model` measures models of common layers (`benchmark_models.py`). The first iteration is reported with everything
+that precedes it in a new process: imports, making the problem, building the engine, compiling.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmark_models import ANY_MODEL, CASES, PAPER
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import depositum as dp
-from depositum import models
 from depositum.data import Samples
 from depositum.engines import EngineSettings, Simulator
 from depositum.layout import Layout
-from depositum.problem import Problem, Trial, as_loss
+from depositum.problem import Loss, Problem, Trial, as_loss
 from depositum.problem.precision import forward_backward
 from depositum.provenance import describe_versions
 
-#: Input shape, classes, and number of samples of each model.
-DATA = {
-    "linear": ((123,), 2, 32_560),
-    "mlp": ((784,), 10, 60_000),
-    "cnn": ((1, 32, 32), 10, 60_000),
-    "resnet18": ((3, 32, 32), 10, 50_000),
-}
 BATCH, PERIOD = 32, 10
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -52,16 +51,12 @@ PRECISION = "tf32" if GPU else "float32"
 
 
 def problem(name: str, n: int, seeds: int) -> Problem:
-    shape, classes, samples = DATA[name]
-    generator = torch.Generator().manual_seed(0)
-    train = Samples(
-        torch.randn(samples, *shape, generator=generator), torch.randint(0, classes, (samples,), generator=generator)
-    )
-    model = models.build(name, shape, classes, 0)
+    case = CASES[name]
+    samples, train, model = case.samples, Samples(*case.data(case.samples)), case.model()
     start = Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
     parts = [np.arange(i, samples, n) for i in range(n)]
     trials = tuple(Trial(seed, start, parts) for seed in range(seeds))
-    return Problem(model, as_loss("cross-entropy"), train, trials, regularizer=dp.L1(), beta=1e-5)
+    return Problem(model, as_loss(case.loss), train, trials, regularizer=dp.L1(), beta=1e-5)
 
 
 def simulator(task: Problem, *, backend: str = "auto", compile: str = "always", topology: str = "ring") -> Simulator:
@@ -70,6 +65,14 @@ def simulator(task: Problem, *, backend: str = "auto", compile: str = "always", 
     simulator = Simulator(task, network, method, period=PERIOD, batch_size=BATCH, settings=settings)
     simulator.start()
     return simulator
+
+
+@cache
+def import_seconds() -> float:
+    """Seconds that a new process takes to start and import the package and torch."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import depositum, torch"], check=True)
+    return time.perf_counter() - start
 
 
 def wait() -> None:
@@ -101,8 +104,12 @@ def engine(task: Problem, compile: str, budget: float, topology: str = "ring") -
     if GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
     sim = simulator(task, compile=compile, topology=topology)
     sim.watch(10**4)  # as in every run
+    sim.advance(1)
+    wait()
+    first = time.perf_counter() - start
     start = time.perf_counter()
     sim.advance(3 * 2 * PERIOD)
     wait()
@@ -110,11 +117,12 @@ def engine(task: Problem, compile: str, budget: float, topology: str = "ring") -
     milliseconds = timed(sim.advance, 2 * PERIOD, budget)
     rows, d = sim.state.x.shape
     memory = (torch.cuda.max_memory_allocated() - sim.oracle.inputs.nbytes) / (4 * rows * d) if GPU else float("nan")
-    return {"ms": milliseconds, "prepare_s": preparation, "vectors": memory}
+    return {"ms": milliseconds, "prepare_s": first + preparation, "first_s": first, "vectors": memory}
 
 
-def eager_loop(task: Problem, budget: float) -> float:
-    sim = simulator(task, backend="loop", compile="never")
+def eager(task: Problem, backend: str, budget: float) -> float:
+    """Uncompiled iterations with one client's gradient after another, or those of all clients in one call."""
+    sim = simulator(task, backend=backend, compile="never")
 
     def run(count: int) -> None:
         for _ in range(count):
@@ -126,23 +134,22 @@ def eager_loop(task: Problem, budget: float) -> float:
 
 def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> float:
     """One SGD step on `samples` samples drawn from the same data, in place."""
-    shape, classes, total = DATA[name]
-    model = models.build(name, shape, classes, 0).to(DEVICE)
-    inputs = torch.randn(total, *shape, device=DEVICE)
-    targets = torch.randint(0, classes, (total,), device=DEVICE)
+    case = CASES[name]
+    total, model, loss = case.samples, case.model().to(DEVICE), as_loss(case.loss)
+    inputs, targets = (z.to(DEVICE) for z in case.data(total))
     parameters = list(model.parameters())
 
     def step() -> None:
         index = torch.randint(0, total, (samples,), device=DEVICE)
-        loss = F.cross_entropy(model(inputs[index]), targets[index])
-        gradients = torch.autograd.grad(loss, parameters)
+        mean = loss.per_sample(model(inputs[index]), targets[index]).mean()
+        gradients = torch.autograd.grad(mean, parameters)
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-0.01)
 
     # cuDNN may choose among all its kernels here, unlike in runs, which must be reproducible to the bit.
     torch.backends.cudnn.benchmark = True
     with forward_backward(PRECISION):
-        one = captured(_compiled_sgd(model, inputs, targets, samples)) if compiled else step
+        one = captured(_compiled_sgd(model, loss, inputs, targets, samples)) if compiled else step
 
         def run(count: int) -> None:
             for _ in range(count):
@@ -152,13 +159,15 @@ def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> fl
         return timed(run, 1, budget)
 
 
-def _compiled_sgd(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, samples: int) -> Callable[[], None]:
+def _compiled_sgd(
+    model: nn.Module, loss: Loss, inputs: torch.Tensor, targets: torch.Tensor, samples: int
+) -> Callable[[], None]:
     """The same step with forward pass, backward pass and update each compiled."""
     parameters = list(model.parameters())
 
     @torch.compile(dynamic=False)
     def loss_of(index: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(model(inputs[index]), targets[index])
+        return loss.per_sample(model(inputs[index]), targets[index]).mean()
 
     @torch.compile(dynamic=False)
     def update(gradients: list[torch.Tensor]) -> None:
@@ -188,10 +197,10 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 def flops(name: str, samples: int) -> float:
     """Floating-point operations of a forward and backward pass, as counted by torch."""
-    shape, classes, _ = DATA[name]
-    model = models.build(name, shape, classes, 0)
+    case = CASES[name]
+    model, (inputs, targets) = case.model(), case.data(2)
     with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(model(torch.randn(2, *shape)), torch.zeros(2, dtype=torch.int64)).backward()
+        as_loss(case.loss).per_sample(model(inputs), targets).mean().backward()
     return samples * counter.get_total_flops() / 2
 
 
@@ -227,13 +236,27 @@ def reported_failure(what: str, results: dict[str, Any]) -> Iterator[None]:
 
 
 def measure(
-    name: str, n: int, seeds: int, limits: tuple[float, float], budget: float, topology: str, brief: bool
+    name: str,
+    n: int,
+    seeds: int,
+    limits: tuple[float, float],
+    budget: float,
+    topology: str,
+    brief: bool,
+    compiled: bool,
 ) -> dict[str, Any]:
+    began = time.perf_counter()
     task = problem(name, n, seeds)
+    made = time.perf_counter() - began
     rows, d = n * seeds, task.layout.size
     out: dict[str, Any] = {"model": name, "clients": n, "seeds": seeds, "d": d}
-    with reported_failure("engine", out):
-        out["engine"] = engine(task, "always", budget, topology)
+    if compiled:
+        with reported_failure("engine", out):
+            out["engine"] = engine(task, "always", budget, topology)
+            out["first_iteration_s"] = import_seconds() + made + out["engine"]["first_s"]
+    else:
+        with reported_failure("batched_ms", out):
+            out["batched_ms"] = eager(task, "vmap", budget)
     if not brief:
         with reported_failure("captured", out):
             out["captured"] = engine(task, "never", budget, topology)
@@ -241,10 +264,10 @@ def measure(
         torch.cuda.empty_cache()
     if rows <= 100:
         with reported_failure("loop_ms", out):
-            out["loop_ms"] = eager_loop(task, budget)
-    for key, compiled in (("central_ms", False), *([("central_compiled_ms", True)] if GPU else [])):
+            out["loop_ms"] = eager(task, "loop", budget)
+    for key, as_graph in (("central_ms", False), *([("central_compiled_ms", True)] if GPU else [])):
         with reported_failure(key, out):
-            out[key] = centralized(name, rows * BATCH, budget, compiled=compiled)
+            out[key] = centralized(name, rows * BATCH, budget, compiled=as_graph)
     bandwidth, arithmetic = limits
     # Nine passes: x, y, ν read and written, the gradient written and read, and the argument of the prox.
     out["byte_ms"] = 1e3 * 9 * 4 * rows * d / bandwidth
@@ -272,6 +295,7 @@ def line(case: dict[str, Any]) -> str:
         ratio("loop_ms"), show(ours / central if ours and central else None, ".2f"),
         show(100 * floor / ours if ours else None, ".0f"),
         show(engine.get("vectors"), ".1f"), show(engine.get("prepare_s"), ".0f"),
+        show(case.get("first_iteration_s"), ".1f"),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
@@ -287,10 +311,11 @@ def throughput_of_batched_seeds(cases: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-HEADER = (
-    "| model, clients (× seeds) | this engine | uncompiled | eager loop | SGD eager | SGD compiled | loop / engine "
-    "| engine / SGD | % of limit | memory, vectors | start-up s |\n|---|---|---|---|---|---|---|---|---|---|---|"
-)
+COLUMNS = (
+    "model, clients (× seeds)", "this engine", "uncompiled", "eager loop", "SGD eager", "SGD compiled", "loop / engine",
+    "engine / SGD", "% of limit", "memory, vectors", "start-up s", "first iteration s",
+)  # fmt: skip
+HEADER = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
 def figure(cases: list[dict[str, Any]], out: Path) -> None:
@@ -330,8 +355,8 @@ def machine() -> str:
 
 def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
     """The combinations to measure: `--cases`, or all that fit on one GPU."""
-    if options.cases:
-        return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in options.cases.split(","))]
+    if cases := options.cases or (ANY_MODEL if options.any_model else ""):
+        return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in cases.split(","))]
     counts = [(int(n), int(s)) for n in options.clients.split(",") for s in options.seeds.split(",")]
     largest = {"resnet18": 100}
     return [(name, n, s) for name in options.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
@@ -340,7 +365,9 @@ def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--models", default=",".join(DATA))
+    parser.add_argument("--models", default=",".join(PAPER))
+    parser.add_argument("--any-model", action="store_true", help="the paper's models and those of common layers")
+    parser.add_argument("--uncompiled", action="store_true", help="all clients in one call against a loop, uncompiled")
     parser.add_argument("--clients", default="10,20,100,1000")
     parser.add_argument("--seeds", default="1,5")
     parser.add_argument("--topology", default="ring")
@@ -360,8 +387,14 @@ def main() -> None:
             engine(problem(name, n, seeds), "always", 0.01, options.topology)
             centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
             continue
-        cases.append(measure(name, n, seeds, limits, options.seconds, options.topology, options.brief))
+        cases.append(
+            measure(name, n, seeds, limits, options.seconds, options.topology, options.brief, not options.uncompiled)
+        )
         print(line(cases[-1]), flush=True)
+        if options.uncompiled and (batched := cases[-1].get("batched_ms")) and (loop := cases[-1].get("loop_ms")):
+            print(
+                f"  {name}, {n}: in one call {batched:.1f} ms, one after another {loop:.1f}, ratio {batched / loop:.2f}"
+            )
         torch.compiler.reset()
         (options.out / "simulator.json").write_text(
             json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
