@@ -130,6 +130,27 @@ def test_trackers_follow_the_momentum_through_every_channel(channel: Channel, mo
         assert (y - nu).abs().max() <= 1e-12 * max(1.0, float(nu.abs().max()))
 
 
+@pytest.mark.parametrize("remedy", ["sums", "none"])
+def test_unknown_noise_stays_in_averages_unless_running_sums_take_it_back(remedy: str) -> None:
+    """J y − J ν is at most of the size of the last noise with running sums, however long; without, it grows.
+
+    On a regular graph the sum of z + ξ⁺ − ξ over all messages leaves the last ξ alone.
+    """
+    sigma, channel = 1e-3, as_channel({"noise": {"sigma": 1e-3, "remedy": remedy}})
+    sim = Simulator(problem(N), dp.ring(N), dp.Depositum(0.1), batch_size=4, settings=SETTINGS, channel=channel)
+    sim.start()
+    gaps = []
+    for _ in range(150):
+        sim.step()
+        y, nu = (z.view(len(SEEDS), N, -1).mean(1) for z in (sim.state.y, sim.state.nu))
+        gaps.append(float((y - nu).square().mean().sqrt()))
+    # w_ij = 1/3, two neighbours, averaged over four clients: 2/3 σ/√4, and √t times as much without a remedy.
+    if remedy == "sums":
+        assert max(gaps) <= 2 * sigma / 3
+    else:
+        assert gaps[-1] >= 5 * 2 / 3 * sigma / 2
+
+
 @pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
 def test_advancing_in_place_equals_plain_steps_and_resumes(channel: Channel) -> None:
     """Updated in place, the memory of a channel is that of plain steps; a snapshot half-way holds it."""
