@@ -67,7 +67,7 @@ def command(
 
     An organiser and four members enrol by the real commands, each in a folder of its own. Each member has other
     handwritten digits, which stay with it. The members then train over mutual TLS on the loopback address. At the end,
-    every member's state is compared with that of a simulator that has all data. It takes less than a minute.
+    every member's state is compared with that of a simulator that has all data.
     """
     folder = _new_folder(out)
     console = Console()
