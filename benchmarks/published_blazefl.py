@@ -57,7 +57,7 @@ def main() -> None:
     print(f"{options.model}: {options.rounds} rounds of {options.epochs} epochs, {CLIENTS} clients")
     print(f"imports {imports:.1f} s, data {loading:.1f} s, training with start-up and evaluations {training:.1f} s")
     print(f"{steps / training:.0f} client steps per second, {marks[-1] - marks[0]:.1f} s in all")
-    last = result.history[-1]
+    last = result.history.iloc[-1]
     print(f"test accuracy {100 * last['test_accuracy']:.2f} %, train loss {last['train_loss']:.4f}")
 
 
