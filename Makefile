@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # --prefer-binary installs a wheel instead of compiling a newer source distribution.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary -c constraints.txt
 
-.PHONY: demo quick test lint format docs clean
+.PHONY: demo quick test lint format docs wheel-test clean
 
 $(READY): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ test: lint              ## linter, formatter, types, all tests
 docs: $(READY)          ## the documentation site in build/site, from docs/; warnings and dead links are errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	$(BIN)/python docs/_tools/links.py build/site
+
+wheel-test:             ## the built wheel in an empty environment outside of the repository: import, training, command, files
+	.ci/wheel-test $(PYTHON)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

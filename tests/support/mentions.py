@@ -36,7 +36,7 @@ ELSEWHERE = (
 )
 ELSEWHERE += ("SGD", "StandardScaler", "fit", "predict")
 #: Endings by which a dotted name is a file.
-ENDINGS = (".csv", ".gguf", ".gz", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png", ".svg")
+ENDINGS = (".cff", ".csv", ".gguf", ".gz", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".pdf", ".png", ".svg")
 ENDINGS += (".safetensors", ".sh", ".tex", ".toml", ".txt")
 #: Words in the place of a part of a path.
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]+|…|N|i)\b|\{\w+\}")
