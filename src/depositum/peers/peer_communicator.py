@@ -193,7 +193,7 @@ class PeerCommunicator(Communicator):
     def ended(self) -> None:
         """Tell neighbours that this member will ask for nothing any more."""
         for edge in self.edges.values():
-            edge.cover(edge.counts[1], done=True)
+            edge.cover(0, done=True)  # of a dropped exchange, a message may still be on its way
 
     @property
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
