@@ -197,11 +197,13 @@ def main() -> int:
                     process.start()
                 found = [results.get(timeout=300)[1] for _ in processes]
                 for process in processes:
-                    process.join()
+                    process.join(10)
+                    process.kill()  # gRPC sometimes does not end
                 seconds[way] += [max(pair) for pair in zip(*(one[0] for one in found), strict=True)]
                 gigabytes = 2 * size * arguments.repeats / 1e9
                 processor[way].append(sum(one[1] for one in found) / gigabytes)
                 memory[way].append(max(one[2] for one in found))
+                print(f"{way}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr, flush=True)
     bare = statistics.median(seconds["gRPC, mutual TLS"])
     print(f"{arguments.megabytes} MB in each direction at once, {arguments.repeats} × {arguments.rounds} exchanges")
     print("| way | seconds (median) | compared with gRPC | processor s per GB | memory beyond the first exchange |")
