@@ -46,7 +46,6 @@ def agreements(draw: Any) -> Agreement:
         absent=draw(st.sampled_from(["wait", "drop"])),
         evaluate=draw(st.sampled_from(["sums", "none"])),
         classes=draw(st.none() | st.integers(2, 1000)),
-        share_labels=draw(st.booleans()),
         revision=draw(st.integers(1, 99)),
         revoked=tuple(draw(st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), max_size=2))),
     )
@@ -99,8 +98,6 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("federation.absent", {"absent": "drop"}),
     ("federation.evaluate", {"evaluate": "none"}),
     ("federation.classes", {"classes": 3}),
-    ("federation.share_sample_counts", {"share_sample_counts": True}),
-    ("federation.share_labels", {"share_labels": True}),
     ("federation.edges", {"edges": (("m0", "m1"), ("m1", "m2"), ("m2", "m3"))}),
     ("federation.members", {"members": tuple(Member(f"m{i}", f"other:{7000 + i}") for i in range(4))}),
     ("run.steps", {"config": {**RUN, "run": {**RUN["run"], "steps": 13}}}),
@@ -144,8 +141,6 @@ def test_the_digest_is_the_documented_hash() -> None:
         "name": "study",
         "patience": "float:inf",
         "protocol": 1,
-        "share_labels": False,
-        "share_sample_counts": False,
     }
     text = json.dumps({"federation": own, "run": {"steps": 5}}, sort_keys=True, separators=(",", ":"))
     assert found.digest() == hashlib.sha256(text.encode()).hexdigest()
@@ -199,7 +194,6 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda t: _with(t, 1, F, "classes"), "federation.classes: 1 given"),
     (lambda t: _with(t, True, F, "classes"), "federation.classes: True given"),
     (lambda t: _with(t, 0, F, "protocol"), "federation.protocol: 0 given"),
-    (lambda t: _with(t, "yes", F, "share_labels"), "federation.share_labels: 'yes' given"),
     (lambda t: _with(t, ["12ab"], F, "revoked"), r"federation.revoked\[0\]: '12ab' given"),
     (lambda t: _with(t, 5, "problem", "clients"), "problem.clients: 5 given, but there are 4 members"),
     (lambda t: _with(t, "ring", "network", "topology"), "network.topology: given, but members communicate along"),

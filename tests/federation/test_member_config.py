@@ -86,7 +86,7 @@ def test_the_run_is_that_of_the_same_configuration(tmp_path: Path) -> None:
         ({"problem": {"holdout": 0.2}}, "problem.holdout"),
         (
             {"problem": {"weighting": "samples"}},
-            "problem.weighting: 'samples' given, but federation.share_sample_counts",
+            "problem.weighting: 'samples' given, but members .* do not tell each other how many samples",
         ),
         ({"problem": {"modle": "mlp"}}, "problem.modle: unknown key.*did you mean 'model'"),
         ({"algorithm": {"name": "fedavg", "gamma": None}}, "algorithm"),

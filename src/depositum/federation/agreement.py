@@ -98,8 +98,6 @@ class Agreement:
         Whether members sum their measures (`"sums"`), or nothing about their data leaves them but rows (`"none"`).
     classes
         How many classes the members' labels have in all; by default, as many as every member finds in its own data.
-    share_sample_counts, share_labels
-        Whether neighbours may learn how many samples a member has, and which labels occur in them.
     revision
         Counts the agreements that the organiser has signed; a member never returns to an earlier one.
     revoked
@@ -115,8 +113,6 @@ class Agreement:
     absent: Absent = "wait"
     evaluate: Evaluate = "sums"
     classes: int | None = None
-    share_sample_counts: bool = False
-    share_labels: bool = False
     revision: int = 1
     revoked: tuple[str, ...] = ()
 
@@ -271,10 +267,6 @@ class Agreement:
         object.__setattr__(self, "patience", float(self.patience))
         check_choice("federation.absent", self.absent, ("wait", "drop"))
         check_choice("federation.evaluate", self.evaluate, ("sums", "none"))
-        for key in ("share_sample_counts", "share_labels"):
-            if not isinstance(getattr(self, key), bool):
-                given = short_repr(getattr(self, key))
-                raise ConfigError(f"federation.{key}", f"{given} given; it must be true or false")
         for index, fingerprint in enumerate(self.revoked):
             if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
                 given = short_repr(fingerprint)

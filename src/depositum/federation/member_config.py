@@ -47,7 +47,7 @@ def resolve_agreement(
         check_local(override)
         apply_override(table, _from_here(override))
     _check_dataset(table["problem"]["dataset"])
-    _check_shared(agreement, table)
+    _check_shared(table)
     config = parse(table)
     client = None if name is None else agreement.client(name)
 
@@ -128,11 +128,11 @@ def _check_dataset(dataset: Any) -> None:
         raise ConfigError("problem.dataset", problem)
 
 
-def _check_shared(agreement: Agreement, table: dict[str, Any]) -> None:
-    """Refuse what would tell others more than the agreement allows, and files that others do not have."""
-    if table["problem"].get("weighting") == "samples" and not agreement.share_sample_counts:
-        problem = "'samples' given, but federation.share_sample_counts is false: members do not tell each other"
-        raise ConfigError("problem.weighting", f"{problem} how many they have")
+def _check_shared(table: dict[str, Any]) -> None:
+    """Refuse what would tell others about a member's data, and files that others do not have."""
+    if table["problem"].get("weighting") == "samples":
+        problem = "'samples' given, but members of a federation do not tell each other how many samples they have"
+        raise ConfigError("problem.weighting", f"{problem}; use 'uniform'")
     mixing = table["network"].get("mixing")
     if isinstance(mixing, str) and mixing not in MIXINGS:
         problem = f"{short_repr(mixing)} given; it can be {listing(MIXINGS)}{nearest(mixing, MIXINGS)}"

@@ -78,16 +78,13 @@ members = [{listed}]
 # Who communicates with whom; or list the pairs: edges = [["hospital-a", "hospital-b"], …]
 topology = "{topology}"
 # A neighbour that is slow or away is waited for, and nothing is lost meanwhile. With "drop", it is waited for this many
-# seconds only; then the others go on without it until it returns.
+# seconds only; then the others continue without it until it returns.
 absent = "wait"
 patience = inf
 # "sums": members learn the sums of their measures; "none": nothing about their data leaves them but rows.
 evaluate = "sums"
 # How many classes the labels of all members have; needed if a member may lack the last of them.
 {set_classes}
-# Whether members may learn how many samples, and which labels, the others have.
-share_sample_counts = false
-share_labels = false
 
 {run}"""
 
