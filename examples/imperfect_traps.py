@@ -57,7 +57,7 @@ def lossy(both_ends):
         if both_ends:
             lost |= {(j, i): lost[i, j] for i, j in ring}
 
-        # One third from each neighbour and from oneself; one's own value in place of one that is lost.
+        # One third from each neighbour and from the client itself; its own value in place of one that is lost.
         sources = [[i if lost[(i + k) % N, i] else (i + k) % N for i in range(N)] for k in (-1, 1)]
         x = prox(x - ALPHA * y)
         x = (x + x[sources[0]] + x[sources[1]]) / 3

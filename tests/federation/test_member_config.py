@@ -13,6 +13,7 @@ from depositum.federation.agreement import Agreement, Member
 from depositum.federation.member_config import LOCAL_KEYS, check_local, resolve_agreement
 from depositum.networks import Network
 from depositum.runs import load
+from depositum.runs.problems import build_own_problem
 from tests.support.federations import RUN, agreement
 from tests.support.small_runs import write_config
 
@@ -51,6 +52,21 @@ def test_all_members_resolve_the_same_run(mine: Path, tmp_path: Path) -> None:
     assert one.table == two.table
     assert (one.own_file, two.own_file) == (str(mine), str(other))
     assert one.config.problem.clients == 4
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"x_test": np.ones((2, 3)), "y_test": np.array([0, 1])}, "has 'x_test' and 'y_test'; leave them out"),
+        ({"client": np.zeros(20, int)}, "has 'client'; leave them out"),
+    ],
+)
+def test_arrays_that_a_member_would_not_use_are_refused(mine: Path, arrays: dict[str, Any], named: str) -> None:
+    """Breaks if test samples of a member were left out of the measures without a word."""
+    with np.load(mine) as file:
+        np.savez(mine, **{**file, **arrays})
+    with pytest.raises(DepositumError, match=f"problem.dataset: .*mine.npz: {named}"):
+        build_own_problem(resolve_agreement(agreement(), "m0", mine), 0, None)
 
 
 def test_the_run_is_that_of_the_same_configuration(tmp_path: Path) -> None:

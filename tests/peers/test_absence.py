@@ -94,7 +94,7 @@ class StopAt(Slow):
 
 
 def test_a_member_that_was_away_stands_still_and_returns(tmp_path: Path) -> None:
-    """The others go on without it after their patience; it finds the phase they have come to, and takes part again."""
+    """The others continue without it after their patience; it finds the phase they have come to, and returns."""
     problem = dirichlet_problem(3)
     agreement = make_agreement(nx.path_graph(3), config(steps=60), evaluate="none", absent="drop", patience=0.6)
     folders = write_folders(tmp_path, agreement)

@@ -138,7 +138,7 @@ class Lossy(Perfect):
     def trackers(self, v: Array, phase: int) -> Array:
         if self.running:
             return self._pushed("y", v, phase)
-        # The trap: with the symmetric weights of an undirected graph, what is lost is replaced by one's own value.
+        # The trap: with the symmetric weights of an undirected graph, what is lost becomes the client's own value.
         self._send("y", phase, {(i, j): v[j] for i, j in self.edges})
         out = np.diag(self.R)[:, None] * v
         for i, j in self.edges:

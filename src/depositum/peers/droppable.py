@@ -1,6 +1,6 @@
 """Exchanges that need not take place: at both ends of an edge, or at neither, whatever fails when.
 
-Each end sends one message for each exchange: its row or, if it goes on without the other, the message that it was
+Each end sends one message for each exchange: its row or, if it continues without the other, the message that it was
 dropped. Of the two ends, the one of the lower client decides:
 
     decider                              other end

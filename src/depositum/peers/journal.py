@@ -1,4 +1,4 @@
-"""What a member that may go on without a neighbour has decided and received, on disk before it has any effect.
+"""What a member that may continue without a neighbour has decided and received, on disk before it has any effect.
 
 With `absent = "drop"`, whether an exchange takes place is decided by events: who was there, and when. A member that is
 restarted must decide again as it did. Before a decision takes effect, it is a line of `decisions.log`; a row that was

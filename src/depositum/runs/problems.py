@@ -328,6 +328,7 @@ def build_own_problem(spec: ResolvedConfig, client: int, classes: int | None) ->
         raise ConfigError("weighting", "'samples' given; members do not learn how many samples each has: use 'uniform'")
     assert spec.own_file is not None
     file = _load_file(spec, spec.own_file)
+    _check_unused_arrays(spec.own_file, file)
     if classes is not None:
         file = _with_integer_labels(file)
         if (found := file.classes or 0) > classes:
@@ -336,6 +337,15 @@ def build_own_problem(spec: ResolvedConfig, client: int, classes: int | None) ->
     parts = [own if i == client else absent_part(1) for i in range(section.clients)]
     dataset = replace(file, classes=classes or file.classes, test=None)
     return _problem_of(spec, dataset, lambda seed: (parts, None))
+
+
+def _check_unused_arrays(path: str, file: Dataset) -> None:
+    """Refuse arrays of a member's `.npz` file that would be left unused without a word."""
+    unused = {"'x_test' and 'y_test'": file.test is not None, "'client'": file.clients is not None}
+    if path.endswith(".npz") and any(unused.values()):
+        names = " and ".join(name for name, there in unused.items() if there)
+        reason = "a member trains on all its samples as one client, and members do not share test data"
+        raise DataError(f"problem.dataset: {path}: has {names}; leave them out: {reason}")
 
 
 def _load_file(spec: ResolvedConfig, file: str) -> Dataset:

@@ -26,5 +26,5 @@ def command(
     if folder.agreement() is not None:
         print_agreement(folder, before)
     typer.echo(f"Until the others have accepted their new invitations, they still talk to {name}.")
-    typer.echo(f"To go on with {name}, approve a request with a new key; to go on without it, remove it from")
+    typer.echo(f"To keep {name}, approve a request with a new key; to continue without it, remove it from")
     typer.echo(f"{folder.path / 'federation.toml'}, and run `depositum federation approve` again.")
