@@ -47,6 +47,9 @@ class FastFedDA(ServerRounds):
         Estimate m > 0 of the strong convexity of f; the prox steps grow towards 2/m.
     G
         Constant G > 0: the first step is 1/(G + m/2), and with larger values the models stay near x_0 for longer.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "fast-fedda"

@@ -43,6 +43,9 @@ class FedAvg(ServerMethod):
         Client stepsize α > 0, or a schedule.
     server_step
         Server step s > 0; 1 is plain averaging.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "fedavg"
@@ -95,6 +98,9 @@ class FedAvgM(ServerMethod):
         Momentum γ ∈ [0, 1), 1 − β in the paper; 0 is FedAvg.
     server_step
         Server step s > 0. The server's stepsize in the paper is s·K·α.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "fedavg-m"

@@ -52,6 +52,9 @@ class FedDR(ServerMethod):
         Relaxation a ∈ (0, 2).
     start
         y_i^0: `"model"` is x_0, as in the paper; `"zero"` is 0, as in the released code.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "feddr"
@@ -112,6 +115,9 @@ class FedADMM(ServerMethod):
         Stepsize α > 0 of the T0 inner gradient steps, or a schedule.
     c
         Penalty c > 0; a weakly convex h needs βρ < c.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "fedadmm"

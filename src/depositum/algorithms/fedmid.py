@@ -55,6 +55,9 @@ class FedMiD(ServerMethod):
         Whether clients apply the prox in (FM.1); False is the OSP variant.
     server_prox
         Whether the server applies the prox in (FM.3).
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "fedmid"
@@ -127,6 +130,9 @@ class FedDualAvg(ServerMethod):
         Client stepsize α > 0, or a schedule.
     server_step
         Server step s > 0.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "feddualavg"

@@ -54,6 +54,9 @@ class Scaffold(ServerMethod):
         at no extra cost.
     server_step
         Server step s > 0.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "scaffold"
@@ -119,6 +122,9 @@ class ScaffoldM(ServerMethod):
         Momentum γ ∈ [0, 1), 1 − β in the paper.
     server_step
         Server step s > 0. The server's stepsize in the paper is s·K·α.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "scaffold-m"

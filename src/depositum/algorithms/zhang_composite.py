@@ -46,6 +46,9 @@ class ZhangComposite(ServerMethod):
         Server step s > 0.
     start
         c_i^1: `"zero"`, or `"gradient"`, which is mean_j g_j(x_0) − g_i(x_0) and needs one synchronisation.
+    server_weights
+        Where clients are weighted by their samples, if the problem does so: `"uniform"` in their gradients, or
+        `"samples"` in the averages at the server.
     """
 
     name = "zhang-composite"
