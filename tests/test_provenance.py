@@ -75,7 +75,7 @@ def test_a_repository_that_the_package_is_merely_installed_in_is_not_its_commit(
 def test_a_commit_that_cannot_be_found_can_be_given(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outside of a repository and without git there is none, unless the environment names it."""
+    """Outside of a repository and without git the commit is unknown, unless the environment names it."""
     assert commit_of(tmp_path) is None
     git_folder = shutil.which("git")
     assert git_folder is not None

@@ -128,7 +128,7 @@ class Edge:
     Attributes
     ----------
     connected, since, problem
-        Whether there is a connection now, since when it has been so and, if there is none, why.
+        Whether there is a connection now, since when it has been so and, if not, why.
     position
         What the neighbour needs and keeps, once it runs; None while it is starting, or not known.
     is_starting

@@ -121,6 +121,6 @@ def read_count(body: Mapping[str, Any], key: str, kind: Kind) -> int:
 
 
 def read_text(body: Mapping[str, Any], key: str, length: int = 200) -> str:
-    """A text of a body, as one line that can be printed; empty if there is none."""
+    """A text of a body, as one line that can be printed; empty if it is missing."""
     value = body.get(key, "")
     return one_line(value, length) if isinstance(value, str) else ""

@@ -113,7 +113,7 @@ class Introduction:
 
 
 def _at(table: Any, key: str) -> Any:
-    """The value of a dotted key; None if there is none."""
+    """The value of a dotted key; None if it is missing."""
     for part in key.split("."):
         table = table.get(part) if isinstance(table, Mapping) else None
     return table

@@ -246,5 +246,5 @@ class FailureDetector:
         return bool(self.store.check([key]))
 
     def _read(self, key: str) -> Any:
-        """The value in the store under a key, or None if there is none."""
+        """The value in the store under a key, or None if it is missing."""
         return json.loads(self.store.get(key)) if self._has(key) else None
