@@ -210,7 +210,7 @@ def test_divergence_is_reported(tmp_path: Path) -> None:
     out = tmp_path / "out"
     judged = experiments.write_results(plan, results, out)
     assert [each.verdict for each in judged] == ["diverged"]
-    assert "diverged (2 of 2)" in (out / "table.md").read_text()
+    assert "diverged 2 of 2" in (out / "table.md").read_text()
     assert "**diverged**" in (out / "claims.md").read_text()
     with (out / "runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

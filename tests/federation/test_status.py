@@ -13,20 +13,24 @@ from depositum.federation.status import STATUS_FILE, Neighbour, Status, Waiting
 from tests.support.federations import enrolled
 from tests.support.small_runs import cli
 
-NOW = time.time()
-STATUS = Status(
-    "a",
-    "waiting",
-    phase=17,
-    iteration=51,
-    steps=500,
-    waiting_for=(Waiting("b", NOW - 130, "row of phase 18"),),
-    neighbours=(
-        Neighbour("b", False, NOW - 131, 1 << 20, 3 << 20, 17, 2),
-        Neighbour("c", True, NOW - 7300, 1 << 20, 1 << 20, 18),
-    ),
-    loss=0.25,
-)
+
+def waiting_status(now: float) -> Status:
+    return Status(
+        "a",
+        "waiting",
+        phase=17,
+        iteration=51,
+        steps=500,
+        waiting_for=(Waiting("b", now - 130, "row of phase 18"),),
+        neighbours=(
+            Neighbour("b", False, now - 131, 1 << 20, 3 << 20, 17, 2),
+            Neighbour("c", True, now - 7300, 1 << 20, 1 << 20, 18),
+        ),
+        loss=0.25,
+    )
+
+
+STATUS = waiting_status(time.time())
 
 
 def test_a_file_gives_back_the_status(tmp_path: Path) -> None:
@@ -70,7 +74,7 @@ def test_the_command_shows_who_is_waited_for_and_since_when(tmp_path: Path, monk
     monkeypatch.setenv("COLUMNS", "120")
     folder = enrolled(tmp_path, {"a": "a.example.org:1", "b": None, "c": "c.example.org:1"})["a"]
     (folder / "run").mkdir()
-    STATUS.write(folder / "run")
+    waiting_status(time.time()).write(folder / "run")
     done = cli("federation", "status", str(folder))
     assert (done.code, done.err) == (0, "")
     first, waiting, *table = done.out.splitlines()

@@ -47,6 +47,7 @@ def test_config_toml_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "steps": 3,
             "period": 1,
             "batch_size": 32,
+            "sampling": "replacement",
             "seeds": [0],
             "device": "auto",
             "dtype": "float32",

@@ -82,8 +82,8 @@ def command(
             check_figure_file(figure, force)  # not written by an earlier call of this command
         with screen(f"depositum compare {runs[0]}, in {folder}", live) as view:
             compared = run_methods(configs, folder, view)
-        runs, page_folder = [folder / _folder_name(run.name) for run in compared], folder
         reference = own_problem(runs[0], overrides or [])
+        runs, page_folder = [folder / _folder_name(run.name) for run in compared], folder
     else:
         settings = " ".join(overrides or [])
         for option, given in (

@@ -35,6 +35,7 @@ LEFT_OUT = (("run", "device"), ("run", "checkpoint_every"), ("run", "seeds"))
 #: they have this value.
 ADDED_LATER = {
     ("run", "evaluate_from"): 0,
+    ("run", "sampling"): "replacement",
     ("network", "channel"): "exact",
     ("algorithm", "server_weights"): "uniform",
 }
