@@ -19,6 +19,7 @@ from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
 from tests.support.channel_cases import CHANNEL_CASES
+from tests.support.layer_cases import LAYERS, RANDOM_LAYERS, classifier
 from tests.support.registered_methods import METHODS, beta_for, network_for, supported_period
 from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
 from tests.support.state_difference import relative_difference
@@ -325,3 +326,37 @@ def test_channels_are_captured_and_compiled(channel: Channel, compile: str) -> N
     for key, value in plain.snapshot().items():
         torch.testing.assert_close(fast.snapshot()[key], value, rtol=1e-8, atol=1e-10, msg=key)
     torch.compiler.reset()
+
+
+def layer_simulator(name: str, device: str, backend: str, compile: str) -> Simulator:
+    shape, model = classifier(name)
+    generator = torch.Generator().manual_seed(1)
+    clients = [
+        (
+            torch.randn(6, *shape, generator=generator, dtype=torch.float64),
+            torch.randint(0, 3, (6,), generator=generator),
+        )
+        for _ in range(3)
+    ]
+    settings = EngineSettings(device, "float64", backend=backend, compile=compile)  # type: ignore[arg-type]
+    problem = from_client_data(model, clients)
+    sim = Simulator(problem, dp.ring(3), dp.Depositum(0.1, 0.5), period=2, batch_size=4, settings=settings)
+    sim.start()
+    sim.watch(20)
+    return sim
+
+
+@pytest.mark.parametrize("compile", ["never", "always"])
+@pytest.mark.parametrize("name", [*LAYERS, *RANDOM_LAYERS])
+def test_every_layer_gives_the_trajectory_of_the_loop_on_the_cpu(name: str, compile: str) -> None:
+    """All rows at once, captured and compiled; fails if a kernel, a mask or a running statistic differs.
+
+    Falling back to one client after another, or to iterations that are not captured, is a failure too.
+    """
+    loop, rows = layer_simulator(name, "cpu", "loop", "never"), layer_simulator(name, "cuda", "vmap", compile)
+    loop.advance(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        rows.advance(4)
+    assert rows.oracle.model.backend == "vmap"
+    assert relative_difference(loop, rows) <= 1e-8
