@@ -23,15 +23,18 @@ class FaultyProxy:
         Bytes per second in each direction; None without a limit.
     frozen
         Whether nothing passes, although connections stay open.
-    passed
-        Bytes that have passed so far.
+    idle_limit
+        Seconds without a byte after which a connection is cut, as load balancers do; None without a limit.
+    passed, connections
+        Bytes that have passed so far, and how many connections there were.
     """
 
     def __init__(self, port: int, target: int) -> None:
         self._port, self._target = port, target
         self.rate: float | None = None
         self.frozen = False
-        self.passed = 0
+        self.idle_limit: float | None = None
+        self.passed = self.connections = 0
         self._cut = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -66,8 +69,21 @@ class FaultyProxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
+        self.connections += 1
+        watch = asyncio.create_task(self._cut_when_idle(writer, back))
         await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        watch.cancel()
         self._writers -= {writer, back}
+
+    async def _cut_when_idle(self, *writers: asyncio.StreamWriter) -> None:
+        before, idle = self.passed, 0.0
+        while self.idle_limit is not None:
+            await asyncio.sleep(self.idle_limit / 20)
+            idle = idle + self.idle_limit / 20 if self.passed == before else 0.0
+            before = self.passed
+            if idle >= self.idle_limit:
+                for writer in writers:
+                    writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

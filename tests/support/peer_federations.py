@@ -22,16 +22,20 @@ from depositum.peers import run_member
 from depositum.problem import Problem, Trial, as_loss
 from depositum.runs.execution import RunResult
 
+#: Ports that the system does not hand out by itself.
+PORTS = range(10_000, 30_000)
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface on which nothing listens, outside of the range that the system hands out."""
+
+def free_ports(count: int, within: Sequence[int] = PORTS) -> list[int]:
+    """Ports of the loopback interface on which nothing listens, chosen at random."""
     found: list[int] = []
-    rng = np.random.default_rng()
-    while len(found) < count:
-        port = int(rng.integers(10_000, 30_000))
+    for port in np.random.default_rng().permutation(within).tolist():
         with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
                 found.append(port)
+        if len(found) == count:
+            break
+    assert len(found) == count, f"only {len(found)} of {count} ports are free"
     return found
 
 

@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from depositum.engines import Callback, Loop
 from depositum.errors import DepositumError
 from depositum.federation.member_folder import MemberFolder
 from depositum.peers import run_member
-from tests.support.peer_federations import dirichlet_problem
+from tests.support.peer_federations import PORTS, dirichlet_problem
+
+Found = TypeVar("Found")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -108,3 +111,19 @@ def wait_for(processes: Sequence[BaseProcess], seconds: float) -> list[Any]:
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))
     return [process.exitcode for process in processes]
+
+
+#: Ports that each federation of a campaign has for itself.
+PORTS_EACH = 20
+
+
+def ports_of(number: int) -> Sequence[int]:
+    """The ports of a campaign's federation of this number: no two that run at the same time have one in common."""
+    first = PORTS_EACH * (number % (len(PORTS) // PORTS_EACH))
+    return PORTS[first : first + PORTS_EACH]
+
+
+def at_once(work: Callable[..., Found], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Found]:
+    """What `work` returns for each task, in order; so many run at the same time, each in a process."""
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(work, *zip(*tasks, strict=True))
