@@ -121,5 +121,7 @@ def test_one_member_stops_and_continues_alone(tmp_path: Path) -> None:
 def test_members_that_are_killed_end_in_the_same_bytes(tmp_path: Path) -> None:
     """A slice of `benchmarks/peer_restarts.py`: real processes, SIGKILL, lost and truncated checkpoints."""
     benchmark = load(BENCHMARKS / "peer_restarts.py", "peer_restarts")
-    campaign = benchmark.Campaign(tmp_path, members=3, steps=36, seed=5)
-    assert campaign.disturb("disturbed", kills=2), campaign.failures
+    setting = benchmark.Setting(tmp_path, members=3, steps=36, seed=5)
+    found = benchmark.disturb(setting, benchmark.undisturbed(setting), kills=2, number=1)
+    assert not found.failure
+    assert found.kills == 2
