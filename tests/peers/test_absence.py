@@ -1,8 +1,9 @@
 """Going on without a neighbour: exchanges take place at both ends or at neither, and J y = J ν over all members."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import pytest
@@ -11,8 +12,10 @@ from torch import Tensor
 
 import depositum as dp
 from depositum.engines import Callback, Loop
+from depositum.engines.distributed import Subject
 from depositum.federation.member_folder import MemberFolder
 from depositum.peers import run_member
+from depositum.peers.droppable import DroppableExchange
 from depositum.peers.journal import Journal, Outcome
 from tests.support.peer_federations import (
     dirichlet_problem,
@@ -81,6 +84,40 @@ def test_with_everyone_present_nothing_is_dropped(tmp_path: Path) -> None:
     for one, other in zip(waited, dropped, strict=True):
         assert torch.equal(one.snapshot.tensors["x"], other.snapshot.tensors["x"])
     assert check_both_or_neither(folders) == 0
+
+
+@dataclass
+class QuietEdge:
+    """An edge whose neighbour has not said anything yet."""
+
+    connected: bool
+    lost: float = 0.0
+    progress: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("edge", "alone", "late"),
+    [
+        (QuietEdge(connected=True), False, 110.0),  # since this exchange began
+        (QuietEdge(connected=True, progress=104.0), False, 114.0),  # a piece of a long row is something
+        (QuietEdge(connected=False, lost=95.0), False, 105.0),  # it has been away since before this phase
+        (QuietEdge(connected=False, lost=20.0), False, 100.0),  # and was waited for in an earlier one
+        (QuietEdge(connected=False, lost=20.0), True, 110.0),  # this member may be the one that is cut off
+    ],
+)
+def test_a_neighbour_that_has_gone_is_waited_for_once(
+    edge: QuietEdge, alone: bool, late: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of patience runs since it was lost, for an exchange that begins at 100 s."""
+    absent: Any = None
+    exchange = DroppableExchange(
+        cast(Any, edge), absent, absent, absent, Subject(0, "x"), 0, True, 10.0, lambda: alone, began=100.0
+    )
+    clock = 100.0
+    monkeypatch.setattr("depositum.peers.droppable.time.monotonic", lambda: clock)
+    while not exchange._is_late():
+        clock += 0.5
+    assert clock == late + 0.5 * (late > 100.0)  # it must be longer than that
 
 
 class StopAt(Slow):

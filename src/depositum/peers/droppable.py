@@ -16,6 +16,7 @@ as the decider is away, and is the time of one row otherwise. What was written d
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -38,6 +39,10 @@ class DroppableExchange:
         The number of its message in both directions.
     decides
         Whether this end is the decider.
+    patience
+        Seconds that a silent neighbour is waited for.
+    alone
+        Tells whether this member has no connection with any neighbour.
     done
         Whether it is known if it takes place.
     row
@@ -52,6 +57,7 @@ class DroppableExchange:
     number: int
     decides: bool
     patience: float
+    alone: Callable[[], bool] = lambda: False
     began: float = field(default_factory=time.monotonic)
     done: bool = False
     row: Tensor | None = None
@@ -92,8 +98,14 @@ class DroppableExchange:
             self._drop()
 
     def _is_late(self) -> bool:
-        """Whether nothing has come for longer than was agreed; bytes of a long row are something."""
-        return time.monotonic() - max(self.began, self.edge.progress) > self.patience
+        """Whether nothing has come for longer than was agreed; bytes of a long row are something.
+
+        A neighbour that has gone is waited for once, not again in every phase: its time runs since it was lost. But a
+        member that has lost all of them may be the one that is cut off, and does not hurry ahead alone.
+        """
+        edge = self.edge
+        since = max(self.began, edge.progress) if edge.connected or self.alone() else edge.lost
+        return time.monotonic() - since > self.patience
 
     def has_news(self) -> bool:
         """Whether `advance` may have something to do, other than to wait."""

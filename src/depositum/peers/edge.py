@@ -148,8 +148,8 @@ class Edge:
         self.is_starting, self.finished, self.stopped = False, False, ""
         self.failure: Exception | None = None
         self.last_phase, self.dropped_phases, self._last_dropped = 0, 0, -1
-        #: When a piece of a message came last.
-        self.progress = 0.0
+        #: When a piece of a message came last, and when the connection was lost last, by the monotonic clock.
+        self.progress, self.lost = 0.0, time.monotonic()
         self._changed = member.changed
         self._bell = Bell()
         self._running = self._closing = False
@@ -352,13 +352,18 @@ class Edge:
             if reason:
                 self._disconnected(reason, retries)
         with self._changed:
-            self.connected = False
+            self._no_connection()
+
+    def _no_connection(self) -> None:
+        if self.connected:
+            self.connected, self.lost = False, time.monotonic()
 
     def _converse(self, connection: ssl.SSLSocket) -> str:
         """Exchange frames over one connection until it ends; return why, unless this end has another one or closes."""
         last, reason = None, ""
         with self._changed:
-            self.connected, self.position, self.is_starting, self._hang_up = False, None, False, ""
+            self._no_connection()
+            self.position, self.is_starting, self._hang_up = None, False, ""
             self._asked_for = -1
         try:
             with closing(self._reading()) as reading, closing(self._writing()) as writing:
@@ -401,7 +406,8 @@ class Edge:
             news = self.problem != reason
             if self.connected or not self.problem:
                 self.since = time.time()
-            self.connected, self.problem = False, reason
+            self._no_connection()
+            self.problem = reason
             self._changed.notify_all()
         if self._closing or self.parted:
             return

@@ -234,12 +234,16 @@ class PeerCommunicator(Communicator):
             edge, payload = self.edges[peer], payloads[id(messages[peer])]
             number = self._expect(peer, buffers[peer], subject, check)
             assert number == edge.counts[0], "one message in each direction for every exchange"
+            patience, decides = self.agreement.patience, self.rank < peer
             exchange = DroppableExchange(
-                edge, journal, self.shelf, payload, subject, number, self.rank < peer, self.agreement.patience
+                edge, journal, self.shelf, payload, subject, number, decides, patience, self._is_alone
             )
             exchange.begin()
             exchanges[peer] = exchange
         return DroppableTransfer(self, exchanges)
+
+    def _is_alone(self) -> bool:
+        return not any(edge.connected for edge in self.edges.values())
 
     def stands_still(self, t: int, period: int, exchanges: int) -> bool:
         """Whether this member was away in iteration t: all neighbours that are here went on without it.
