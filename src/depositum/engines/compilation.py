@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from depositum.engines.compiler import compile_graph
 from depositum.engines.engine import Compile
 from depositum.engines.graph_passes import split_at_models, transpose_products
 from depositum.engines.iteration import Iteration
-from depositum.kernels.hashing import register_lowering
 from depositum.problem.precision import Precision, forward_backward
 
 #: Approximate number of iterations captured in one CUDA graph: enough to hide the cost of its launch.
@@ -130,12 +130,15 @@ class Accelerator:
         self.announce()
         # On a CPU, a second call costs an iteration of a small model more than the memory traffic that it saves.
         parts = [graph] if self.device.type == "cpu" else split_at_models(graph, self.iteration.index_of_x)
-        functions = [self._compiled_graph(part) for part in parts]
+        for part in parts:
+            transpose_products(part)
+        with forward_backward(self.precision):
+            functions = [compile_graph(part, tensors) for part in parts]
 
         def compiled() -> None:
             with torch.no_grad(), forward_backward(self.precision):
                 for function in functions:
-                    function(*tensors)
+                    function()
                 if self.iteration.monitored_apart:
                     self.iteration.observe()
 
@@ -149,16 +152,6 @@ class Accelerator:
             else:
                 tensor.copy_(old)
         self.iteration.exchange.reset_counts()
-
-    def _compiled_graph(self, graph: GraphModule) -> Callable[..., object]:
-        transpose_products(graph)
-        register_lowering()
-        if self.device.type == "cpu":
-            # The compiler is called directly: `torch.compile` would check at every call that nothing it depends on has
-            # changed (nothing can), which in an iteration of a small model takes longer than the arithmetic.
-            return cast(Callable[..., object], torch._inductor.compile(graph, list(self.iteration.tensors())))
-        compiled: Callable[..., object] = torch.compile(graph, fullgraph=True, dynamic=False)
-        return compiled
 
     def _pays_off(self, graph: GraphModule) -> bool:
         kinds = 2  # most methods have two: with and without communication

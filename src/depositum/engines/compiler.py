@@ -1,0 +1,90 @@
+"""Torch's compiler applied to traced iterations, with a cache on disk that all runs share.
+
+The key of compiled code in the cache consists of the operations and of the shapes of what they read, without the data
+or the state: a run with the same model, batch size, clients and hyper-parameters finds what an earlier one compiled.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from depositum.kernels import hashing
+from depositum.kernels.hashing import register_lowering
+from depositum.randomness import FINALISER
+
+Program = Callable[[], object]
+
+#: Tensors with at most this many numbers become constants of the compiled code.
+MAX_CONSTANT = 8
+
+
+def compile_graph(graph: GraphModule, tensors: Sequence[Tensor]) -> Program:
+    """The compiled form of a traced function of `tensors`, bound to them.
+
+    The compiler is called directly: `torch.compile` would trace the graph once more, and check at every call that
+    nothing it depends on has changed (nothing can).
+    """
+    register_lowering()
+    use_cache_folder()
+    arguments: list[Any] = [*tensors, *_constants_as_inputs(graph)]
+    # The cache needs a `ShapeEnv`, even for shapes that never change.
+    fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    settings: Any = torch.compiler.config
+    with torch.no_grad(), tracing(TracingContext(fake)), settings.patch(cache_key_tag=_own_code()):
+        function = cast(Callable[..., object], torch._inductor.compile(graph, arguments))
+    return lambda: function(*arguments)
+
+
+def use_cache_folder() -> None:
+    """Let torch's compiler store its code in `~/.cache/depositum/compiled` (or the like in `XDG_CACHE_HOME`).
+
+    It stays where `TORCHINDUCTOR_CACHE_DIR` says, if set, or in torch's temporary folder if this one is not writable.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depositum" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+
+
+@cache
+def _own_code() -> str:
+    """What distinguishes this version of the package's own code generation in the compiler's cache."""
+    return hashlib.sha256(Path(hashing.__file__).read_bytes() + repr(FINALISER).encode()).hexdigest()
+
+
+def _constants_as_inputs(graph: GraphModule) -> list[Tensor]:
+    """Make the tensors that a graph refers to (samples, weights of mixing, …) its last inputs, and return them.
+
+    As constants they would be part of the compiled code, and of its key in the cache.
+    """
+    nodes = graph.graph
+    found: dict[str, tuple[Node, Tensor]] = {}
+    last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
+    for node in nodes.find_nodes(op="get_attr"):
+        value = getattr(graph, node.target, None)
+        if not isinstance(value, Tensor) or value.numel() <= MAX_CONSTANT:
+            continue
+        if node.target not in found:
+            with nodes.inserting_after(last):
+                last = nodes.placeholder(f"constant_{len(found)}")
+            last.meta = dict(node.meta)
+            found[node.target] = last, value
+        node.replace_all_uses_with(found[node.target][0])
+        nodes.erase_node(node)
+    graph.recompile()
+    return [value for _, value in found.values()]
