@@ -20,7 +20,7 @@ from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import capture, select_trials
 from depositum.errors import ConfigError, short_repr
 from depositum.metrics import Reduction, Sharing
-from depositum.networks import Network, complete, ring
+from depositum.networks import LostMessages, Network, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem, Sampling
 from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
@@ -260,10 +260,30 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
             f"directed, but {algorithm.name!r} mixes with a W that is symmetric or doubly stochastic: with R or C in "
             "its place it would converge to another point; use 'depositum-directed' (or 'push-pull' without h)",
         )
-    if channel.memory and (network.drop is not None or network.one_peer is not None):
+    if network.loss is not None:
+        _check_lossy(algorithm, network.loss, channel)
+    if channel.memory and network.varies:
         raise ConfigError(
             "channel",
             f"{short_repr(channel.name)} given, but the links of this network come and go: both ends of a link keep "
             "copies, which needs links that are there in every phase; use one that keeps none, such as 'float16'",
         )
     return network
+
+
+def _check_lossy(algorithm: Algorithm, loss: LostMessages, channel: Channel) -> None:
+    """Refuse methods and channels that links which lose messages in one direction would make wrong."""
+    key = "loss" if loss.p else "late"
+    if not algorithm.directed:
+        raise ConfigError(
+            key,
+            f"given, but {algorithm.name!r} needs W^t 1 = 1 and 1ᵀ W^t = 1ᵀ in every phase, and a message that is lost "
+            "or late in one direction breaks one of them; use 'depositum-directed', or drop, by which both directions "
+            "are lost together",
+        )
+    if not channel.exact:
+        raise ConfigError(
+            "channel",
+            f"{short_repr(channel.name)} given, but messages can be lost: running sums, of which receivers take "
+            "differences, have to arrive as they are; use 'exact' or 'sparse'",
+        )

@@ -4,13 +4,14 @@
 can report it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from depositum.channels import ANNOUNCEMENT_BYTES, Channel, Exact, Memory
+from depositum.engines.lost_messages import LossyLinks
 from depositum.engines.mixing_products import MixingWeights, SparsityPattern
 from depositum.networks import DirectedNetwork, Network
 from depositum.randomness import hash_words, purpose_code
@@ -25,7 +26,7 @@ def message_words(purpose: int, mixing: int, phase: Tensor | int, seeds: Tensor,
 
 
 class ChannelState:
-    """The memory of a run's channel, explicit like any other state: rows that start at zero.
+    """The memory of a run's channel and links, explicit like any other state: rows that start at zero.
 
     A step mixes several variables one after another; each mixing of a step has its own memory, found by its position
     among the mixings of the step. Memory is allocated by the first step that needs it.
@@ -33,7 +34,7 @@ class ChannelState:
     Attributes
     ----------
     memory
-        The memory of each mixing of a step, by name, each `[rows, d]`.
+        The memory of each mixing of a step, by name, each `[rows, …]`.
     bytes_by_row
         The bytes that each row's client has sent in messages of varying size, float64 `[rows]`; None where all
         messages have the same size, which is counted on the host.
@@ -55,20 +56,23 @@ class ChannelState:
         """The next mixing is the first of a step."""
         self._mixings = 0
 
-    def next_memory(self) -> tuple[int, Memory]:
-        """The position of the next mixing of the step, and its memory."""
+    def next_memory(self, shapes: Mapping[str, tuple[int, ...]] | None = None) -> tuple[int, Memory]:
+        """The position of the next mixing of the step, and its memory.
+
+        `shapes` are those of its memory by name, without the rows; by default, rows as the channel keeps them.
+        """
         position = self._mixings
         self._mixings += 1
-        if self.channel.memory and position == len(self.memory):
-            zeros = {
-                name: torch.zeros(self.shape, dtype=self.dtype, device=self.device) for name in self.channel.memory
-            }
+        rows, d = self.shape
+        shapes = dict.fromkeys(self.channel.memory, (d,)) if shapes is None else shapes
+        if shapes and position == len(self.memory):
+            zeros = {k: torch.zeros((rows, *s), dtype=self.dtype, device=self.device) for k, s in shapes.items()}
             self.memory.append(zeros)
-        return position, self.memory[position] if self.channel.memory else {}
+        return position, self.memory[position] if shapes else {}
 
     def put(self, position: int, memory: Memory) -> None:
         """Store the new memory of a mixing."""
-        if self.channel.memory:
+        if memory:
             self.memory[position] = dict(memory)
 
     # As tensors, for checkpoints and for iterations that update them in place
@@ -82,8 +86,11 @@ class ChannelState:
         """Use other tensors, named as `named` does."""
         if self.bytes_by_row is not None:
             self.bytes_by_row = tensors.get("bytes", self.bytes_by_row)
-        positions = sorted({int(name.partition(".")[0]) for name in tensors if name != "bytes"})
-        self.memory = [{name: tensors[f"{k}.{name}"] for name in self.channel.memory} for k in positions]
+        self.memory = []
+        for key in (name for name in tensors if name != "bytes"):
+            position, _, name = key.partition(".")
+            self.memory += [{} for _ in range(int(position) + 1 - len(self.memory))]
+            self.memory[int(position)][name] = tensors[key]
 
 
 class MatrixMix:
@@ -121,6 +128,11 @@ class MatrixMix:
             )
         for table in (self._static, self._links, *([self._push] if self._push else [])):
             table.prepare()
+        self._lossy = None
+        if network.loss is not None and network.n > 1:
+            self._lossy = LossyLinks(network, network.loss, range(self.n), trials, device, dtype)
+            offsets = torch.arange(trials, device=device).repeat_interleave(self.n) * self.n
+            self._senders = (self._lossy.senders.repeat(trials, 1) + offsets[:, None]).flatten()
         degree = torch.tensor(network.degree, dtype=dtype, device=device)
         self._static_degree = degree[:, None].repeat(trials, 1)
         self._copies = float(network.degree.mean())
@@ -144,6 +156,8 @@ class MatrixMix:
         self._phase, self._transmissions = phase, 0
         self.weights, self.links = self._static, self._links
         drop, one_peer = self.network.drop, self.network.one_peer
+        if self._lossy is not None:
+            self._lossy.begin(phase)
         if one_peer is not None:
             peers = one_peer.peer(phase, self._clients)
             if drop is not None:
@@ -183,20 +197,36 @@ class MatrixMix:
         return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
 
     def __call__(self, z: Tensor) -> Tensor:
+        if self._lossy is not None:
+            return self._arriving(z, self._lossy, self.channel, pushed=False)
         return self._mixed(z, self.weights)
 
     pull = __call__  # on a directed network, `weights` are R
 
     def push(self, z: Tensor) -> Tensor:
         """C z, through the channel: W z on an undirected network."""
+        if self._lossy is not None:
+            return self._arriving(z, self._lossy, self.channel, pushed=True)
         return self._mixed(z, self._push or self.weights)
 
     def push_weights(self, phi: Tensor) -> Tensor:
-        """C φ of the push-sum weights `[S·n, 1]`, whatever the channel; φ itself on an undirected network."""
+        """C φ of the push-sum weights `[S·n, 1]`, whatever the channel; φ itself where W 1 = 1 and nothing is lost."""
+        if self._lossy is not None:
+            return self._arriving(phi, self._lossy, Exact(), pushed=True)
         if self._push is None:
             return phi
         self._count(Exact(), phi)
         return self._push(phi, self.inline)
+
+    def _arriving(self, z: Tensor, links: LossyLinks, channel: Channel, pushed: bool) -> Tensor:
+        """R z, or C z, of what has arrived by now."""
+        position, memory = self.channel_state.next_memory(links.shapes(pushed, z.shape[1]))
+        sent, kept = links.outgoing(z, memory, pushed)
+        self._count(channel, sent)
+        messages = [rows[self._senders].view(len(z), -1, z.shape[1]) for rows in (sent, *links.earlier(memory))]
+        out, new = links.mixed(z, sent, messages, memory, pushed)
+        self.channel_state.put(position, {**kept, **new})
+        return out
 
     def _mixed(self, z: Tensor, weights: MixingWeights) -> Tensor:
         if self.channel.exact:
@@ -210,6 +240,7 @@ class MatrixMix:
 
     def neighbours(self, z: Tensor) -> Tensor:
         """The unweighted sum over each row's neighbours."""
+        assert self._lossy is None, "a method for directed networks mixes by `pull` and `push` alone"
         if self.channel.exact:
             self._count(self.channel, z)
             return self._sum(z)
@@ -229,7 +260,7 @@ class MatrixMix:
         self._transmissions += 1
         sent = channel.send(z, memory, words)
         q, memory = channel.receive(sent, memory, words)
-        if self.network.drop is not None or self.network.one_peer is not None:
+        if self.network.varies:
             # A client that was not sent a message cannot update its copy, so complete rows are sent.
             self._count(Exact(), q)
         else:

@@ -23,7 +23,7 @@ from depositum.networks.directed_network import (
 from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
 from depositum.networks.specifications import Mixing, Topology, topology_graph
-from depositum.networks.time_varying import DroppedLinks, OnePeerExponential
+from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
 
 __all__ = [
     "DIRECTED_TOPOLOGIES",
@@ -31,6 +31,7 @@ __all__ = [
     "TOPOLOGIES",
     "DirectedNetwork",
     "DroppedLinks",
+    "LostMessages",
     "Mixing",
     "Network",
     "OnePeerExponential",
@@ -54,28 +55,45 @@ __all__ = [
 ]
 
 
-def build(topology: Topology, mixing: Mixing, n: int, base: Path | None = None, drop: float = 0.0) -> Network:
-    """The network of a configuration: its topology, mixing matrix, number of clients and dropped links.
+def build(
+    topology: Topology,
+    mixing: Mixing,
+    n: int,
+    base: Path | None = None,
+    drop: float = 0.0,
+    loss: float = 0.0,
+    late: int = 0,
+) -> Network:
+    """The network of a configuration: its topology, mixing matrix, number of clients, and what its links lose.
 
     Paths are relative to `base`, the configuration's folder. `drop` is the probability that a link is absent in a
-    communication phase.
+    communication phase, `loss` that a message is lost in one direction of it; `late` is the most phases that one takes.
     """
     with renamed_keys(lambda _: "drop"):
         dropped = DroppedLinks(drop)
+    lost = LostMessages(loss, late)
+    static = _static(topology, mixing, n, base)
+    varying: dict[str, Any] = {"drop": dropped} if drop else {}
+    varying |= {"loss": lost} if loss or late else {}
+    return replace(static, **varying) if varying else static
+
+
+def _static(topology: Topology, mixing: Mixing, n: int, base: Path | None) -> Network:
+    """The network with all its links."""
     if (directed := _directed(topology, n)) is not None:
         _check_default(mixing, directed.name)
-        return replace(directed, drop=dropped) if drop else directed
+        return directed
     name, graph = topology_graph(topology, n, base)
     one_peer: OnePeerExponential | None = graph.graph.pop("one_peer", None)
     if one_peer is None:
-        static = Network.from_graph(graph, mixing, name, base)
-    else:
-        _check_pairwise(mixing, name)
-        static = Network(graph, one_peer_mean(graph), name, "pairwise", one_peer=one_peer)
-    return replace(static, drop=dropped) if drop else static
+        return Network.from_graph(graph, mixing, name, base)
+    _check_pairwise(mixing, name)
+    return Network(graph, one_peer_mean(graph), name, "pairwise", one_peer=one_peer)
 
 
-def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: float = 0.0) -> Network:
+def network(
+    topology: Topology, n: int, mixing: Mixing = "metropolis", drop: float = 0.0, loss: float = 0.0, late: int = 0
+) -> Network:
     """A network of n clients, given by a name, a table, an edge-list file or a networkx graph.
 
     >>> network({"erdos-renyi": {"p": 0.4, "seed": 1}}, 10).n
@@ -83,7 +101,7 @@ def network(topology: Topology, n: int, mixing: Mixing = "metropolis", drop: flo
     >>> print(network("complete", 4, drop=0.2))
     complete of 4 clients, 6 edges, metropolis weights, λ = 0.0000, gap = 1.0000, each link dropped with probability 0.2
     """
-    return build(topology, mixing, n, drop=drop)
+    return build(topology, mixing, n, drop=drop, loss=loss, late=late)
 
 
 def _directed(topology: Topology, n: int) -> DirectedNetwork | None:

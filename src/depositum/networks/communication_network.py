@@ -20,7 +20,7 @@ from depositum.networks.graphs import Graph, as_client_graph, graph_from_pairs
 from depositum.networks.mixing_matrices import Matrix, Sparse, adjacency, row_sums, stored_entries, with_diagonal
 from depositum.networks.specifications import Mixing, mixing_matrix, real_matrix
 from depositum.networks.spectrum import extreme_eigenvalues
-from depositum.networks.time_varying import DroppedLinks, OnePeerExponential
+from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
 
 #: Tolerance for rounding in the symmetry, row sums and zeros of a given matrix, and in λ.
 ROUNDING = 1e-12
@@ -63,6 +63,8 @@ class Network:
     """Which links are missing in which phase, if links are dropped."""
     one_peer: OnePeerExponential | None = None
     """Who exchanges with whom in which phase, if clients exchange with one partner at a time."""
+    loss: LostMessages | None = None
+    """Which messages are lost or late in one direction of a link."""
 
     @classmethod
     def from_graph(
@@ -92,6 +94,7 @@ class Network:
         return cls(graph, matrix, name)
 
     def __post_init__(self) -> None:
+        self._check_loss()
         graph = as_client_graph(self.graph)
         n = len(graph)
         matrix = _to_csr(self.weights)
@@ -108,6 +111,19 @@ class Network:
             array.setflags(write=False)
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "weights", weights)
+
+    def _check_loss(self) -> None:
+        """Refuse lost messages where weights change: running sums are divided by the weights of all phases at once."""
+        if self.loss is not None and self.varies:
+            raise NetworkError(
+                "loss" if self.loss.p else "late",
+                "given, but the links of this network come and go: running sums need the same weights in every phase",
+            )
+
+    @property
+    def varies(self) -> bool:
+        """Whether W is another one in each phase."""
+        return self.drop is not None or self.one_peer is not None
 
     @property
     def n(self) -> int:
@@ -147,7 +163,7 @@ class Network:
     @cached_property
     def is_mean(self) -> bool:
         """Whether W = J = 11ᵀ/n up to rounding in every phase, so that an exchange is the mean over all clients."""
-        if self.drop is not None or self.one_peer is not None or self.weights.nnz < self.n**2:
+        if self.varies or self.weights.nnz < self.n**2:
             return False
         return bool(np.abs(self.weights.data - 1 / self.n).max() <= ROUNDING)
 
@@ -201,6 +217,7 @@ class Network:
     def __str__(self) -> str:
         clients, edges = ("client", "clients")[self.n != 1], ("edge", "edges")[self.edges != 1]
         dropped = "" if self.drop is None else f", each link dropped with probability {self.drop.p:g}"
+        dropped += "" if self.loss is None else f", {self.loss}"
         return (
             f"{self.name} of {self.n} {clients}, {self.edges} {edges}, {self.mixing} weights, "
             f"λ = {self.lam:.4f}, gap = {self.gap:.4f}{dropped}"

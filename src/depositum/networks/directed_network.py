@@ -161,7 +161,7 @@ class DirectedNetwork(Network):
         return (
             f"{self.name} of {self.n} clients, {self.edges} directed edges, {self.mixing} weights, "
             f"second modulus {self.lam:.4f}, φ between {self.n * self.perron.min():.3f} and "
-            f"{self.n * self.perron.max():.3f}"
+            f"{self.n * self.perron.max():.3f}{'' if self.loss is None else f', {self.loss}'}"
         )
 
 

@@ -13,10 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from depositum.errors import NetworkError, short_repr
-from depositum.randomness import hash_words, purpose_code
+from depositum.errors import NetworkError, is_integer, is_number, short_repr
+from depositum.randomness import hash_words, purpose_code, randint
 
 _LINKS = purpose_code("links")
+_LOST = purpose_code("lost messages")
+
+#: The messages of so many phases are kept until they arrive.
+MOST_PHASES_LATE = 100
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,43 @@ class DroppedLinks:
         np.add.at(W, (i, i), weights)
         np.add.at(W, (j, j), weights)
         return W
+
+
+@dataclass(frozen=True)
+class LostMessages:
+    """Each message is lost, in one direction of a link, with probability `p`, and otherwise arrives late.
+
+    Independently of other directions, links and phases; it arrives in the phase in which it was sent or in one of the
+    `late` phases after it, each with the same probability. All variables that one client sends another in a phase
+    share their fate.
+    """
+
+    p: float = 0.0
+    """Probability of a loss, in [0, 1)."""
+    late: int = 0
+    """D, the most phases that a message is on its way."""
+    seed: int = 0
+    """Seed of the random choices."""
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.p) and 0 <= self.p < 1):
+            raise NetworkError("loss", f"{short_repr(self.p)} given; the probability of a lost message is in [0, 1)")
+        if not is_integer(self.late) or not 0 <= self.late <= MOST_PHASES_LATE:
+            allowed = f"it must be a whole number of phases from 0 to {MOST_PHASES_LATE}"
+            raise NetworkError("late", f"{short_repr(self.late)} given; {allowed}")
+
+    def arrived(self, phase: Tensor, sender: Tensor, receiver: Tensor, age: int) -> Tensor:
+        """Whether the message sent `age` ≤ `late` phases before this one has arrived: bool, of the broadcast shape."""
+        sent = phase - age
+        words = hash_words(self.seed, _LOST, sender, receiver, sent)
+        # Integers are compared, as a division might round differently on another device.
+        delivered = (words & 0xFFFFFFFF) >= round(self.p * 2**32)
+        return delivered & (randint(words, self.late + 1) <= age) & (sent >= 0)
+
+    def __str__(self) -> str:
+        lost = f"each message lost with probability {self.p:g}" if self.p else ""
+        late = f"up to {self.late} phases late" if self.late else ""
+        return " or ".join(filter(None, (lost, late))) or "every message arrives"
 
 
 @dataclass(frozen=True)

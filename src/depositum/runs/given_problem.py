@@ -172,7 +172,7 @@ def _network_section(network: Network | None, channel: Channel) -> NetworkSectio
     if isinstance(network, DirectedNetwork):
         parts.append(network.push_weights.data)
     arrays = [torch.from_numpy(np.array(part)) for part in parts]
-    varying = repr((network.drop, network.one_peer))
+    varying = repr((network.drop, network.one_peer)) + (repr(network.loss) if network.loss else "")
     topology = {"name": network.name, "edges": network.edges, "digest": _digest(varying, *arrays)}
     return NetworkSection(topology={IN_MEMORY: topology}, mixing=network.mixing, channel=described)
 

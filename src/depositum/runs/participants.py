@@ -44,7 +44,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         "clients": network.n,
         "edges": network.edges,
         "lambda": network.lam,
-        "varies": network.drop is not None or network.one_peer is not None,
+        "varies": network.varies,
     }
     if network.edges <= MAX_EDGES:
         weights = network.weights.tocoo()

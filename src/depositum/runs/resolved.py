@@ -190,7 +190,8 @@ def _build_network(config: Config, method: Algorithm, base: Path) -> Network | N
     """Who communicates with whom; None for a method with a server, for which no network can be given."""
     section = config.network
     if not method.server:
-        return networks.build(section.topology, section.mixing, config.problem.clients, base, drop=section.drop)
+        links = section.model_dump(include={"drop", "loss", "late"})
+        return networks.build(section.topology, section.mixing, config.problem.clients, base, **links)
     for key in section.model_fields_set:
         raise ConfigError(
             f"network.{key}",

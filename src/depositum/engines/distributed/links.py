@@ -18,6 +18,7 @@ from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import Placement
 from depositum.engines.distributed.communicator import Communicator, Messages, Subject, Transfer
+from depositum.engines.lost_messages import LossyLinks
 from depositum.engines.mixing import METHOD, NETWORK, ChannelState, IdentityMix, message_words
 from depositum.errors import ConfigError, DivergedError, GroupError
 from depositum.networks import DirectedNetwork, Network
@@ -208,6 +209,9 @@ class LinkMix:
         self._transmissions = 0
         #: Whether the run was resumed, so that neighbours' memory is not known to be zero.
         self.resumed = False
+        self._lossy = None
+        if network.loss is not None and network.n > 1:
+            self._lossy = LossyLinks(network, network.loss, self.held, trials, communicator.device, dtype)
         self.begin(0)
 
     def begin(self, phase: int, variables: Sequence[str] = ()) -> None:
@@ -219,21 +223,29 @@ class LinkMix:
         self._transmissions = self._exchanges = 0
         self._phase, self._variables = phase, variables
         self.route: Route = self._routes.at(phase)
+        if self._lossy is not None:
+            self._lossy.begin(torch.tensor(phase, device=self.communicator.device))
         degrees = torch.tensor([[float(len(terms.others))] for terms in self.route.mixing], dtype=self._dtype)
         self.degree = degrees.repeat(self.trials, 1).to(self.communicator.device)
 
     def __call__(self, z: Tensor) -> Tensor:
         """W z, through the channel."""
+        if self._lossy is not None:
+            return self._arrived(z, self._lossy, self.channel, pushed=False)
         return self._mixed(z, self.route.mixing)
 
     pull = __call__  # on a directed network, `mixing` are the terms of R
 
     def push(self, z: Tensor) -> Tensor:
         """C z, through the channel: W z on an undirected network."""
+        if self._lossy is not None:
+            return self._arrived(z, self._lossy, self.channel, pushed=True)
         return self._mixed(z, self.route.pushing)
 
     def push_weights(self, phi: Tensor) -> Tensor:
-        """C φ of the push-sum weights `[S·k, 1]`, whatever the channel; φ itself on an undirected network."""
+        """C φ of the push-sum weights `[S·k, 1]`, whatever the channel; φ itself where W 1 = 1 and nothing is lost."""
+        if self._lossy is not None:
+            return self._arrived(phi, self._lossy, Exact(), pushed=True)
         if not self.network.directed:
             return phi
         phi = awaited(phi)
@@ -242,6 +254,7 @@ class LinkMix:
 
     def neighbours(self, z: Tensor) -> Tensor:
         """The unweighted sum over each row's neighbours."""
+        assert self._lossy is None, "a method for directed networks mixes by `pull` and `push` alone"
         if self.communicator.drops:
             raise ConfigError("absent", "'drop' given, but the method needs to know beforehand who its neighbours are")
         return self._mixed(z, self.route.sums)
@@ -262,10 +275,10 @@ class LinkMix:
         self._transmissions += 1
         sent = channel.send(z, before, message.of(self.held))
         q, after = channel.receive(sent, before, message.of(self.held))
-        if self.network.drop is not None or self.network.one_peer is not None:
+        if self.network.varies:
             # A client that was not sent a message cannot update its copy, so complete rows are sent.
             return self._summed(q, self.route.mixing, Exact(), message, q, q, {}, None), q, after
-        copies = self._copies_of("transmission", message.mixing, channel, before)
+        copies = self._copies_of("transmission", message.mixing, channel.memory, before)
         return self._summed(q, self.route.mixing, channel, message, sent, q, copies, None), q, after
 
     def reset(self, resumed: bool) -> None:
@@ -309,18 +322,43 @@ class LinkMix:
         message = MessageWords(NETWORK, position, self._phase, self._seeds)
         sent = channel.send(z, before, message.of(self.held))
         q, after = channel.receive(sent, before, message.of(self.held))
-        copies = self._copies_of("network", position, channel, before)
+        copies = self._copies_of("network", position, channel.memory, before)
         self.channel_state.put(position, after)
         return self._summed(z, terms, channel, message, sent, q, copies, self._gain)
 
-    def _copies_of(self, kind: str, number: int, channel: Channel, memory: Memory) -> dict[int, Memory]:
-        """The memory of all remote neighbours, by client: zero at the start, fetched once where a run is resumed."""
-        if not channel.memory:
+    def _arrived(self, z: Tensor, links: LossyLinks, channel: Channel, pushed: bool) -> Tensor:
+        """R z, or C z, of what has arrived by now: messages are posted, and lost or late at their receivers."""
+        z, d, late = awaited(z), z.shape[1], links.loss.late
+        position, memory = self.channel_state.next_memory(links.shapes(pushed, d))
+        words = MessageWords(NETWORK, position, self._phase, self._seeds)
+        flat = {name: kept.flatten(1) for name, kept in memory.items()}
+        copies = self._copies_of("network", position, ("sent",) if late else (), flat)
+        sent, kept = links.outgoing(z, memory, pushed)
+        # What each sender sent in this phase and those before, `[S, 1 + late, d]`.
+        own = torch.stack([sent, *links.earlier(memory)], 1).view(self.trials, len(self.held), -1, d)
+        messages = {client: own[:, k] for k, client in enumerate(self.held)}
+        arriving = Arriving(self, own[:, :, 0], channel, words)
+        for peer in self.route.receives:
+            for client, row in arriving.rows(peer).items():
+                messages[client] = row[:, None]
+                if late:
+                    messages[client] = torch.cat([row[:, None], copies[client]["sent"].view(-1, late, d)], 1)
+                    copies[client] = {"sent": messages[client][:, :late].flatten(1)}
+        arriving.close()
+        by_slot = torch.stack([messages[j] for j in links.senders.flatten().tolist()], 1)
+        parts = [part.reshape(len(z), -1, d) for part in by_slot.unbind(2)]
+        out, new = links.mixed(z, sent, parts, memory, pushed)
+        self.channel_state.put(position, {**kept, **new})
+        return out
+
+    def _copies_of(self, kind: str, number: int, names: Sequence[str], memory: Memory) -> dict[int, Memory]:
+        """What remote neighbours keep under these names, by client: zero at the start, fetched in a resumed run."""
+        if not names:
             return {}
         key = (kind, number)
         if key not in self._copies:
             copies: dict[int, dict[str, Tensor]] = {j: {} for clients in self.route.receives.values() for j in clients}
-            for name in channel.memory:
+            for name in names:
                 blocks = memory[name].contiguous().view(self.trials, len(self.held), -1)
                 if self.resumed:
                     words = MessageWords(NETWORK, number, self._phase, self._seeds)
