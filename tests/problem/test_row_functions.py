@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from depositum.problem import Oracle, as_loss
-from depositum.problem.row_functions import RowFunctions
+from depositum.problem.row_functions import RowFunctions, _aligned_weights
 from depositum.problem.row_model import RowModel
 from tests.support.layer_cases import LAYERS, RANDOM_LAYERS, Computed, classifier
 from tests.support.oracle_problems import make_problem, points, start_of
@@ -203,3 +204,48 @@ def test_a_layer_that_needs_the_loop_is_named_with_the_cost(
         warnings.simplefilter("error", RuntimeWarning)
         Oracle(make_problem(model, shape), 4, dtype=torch.float64, backend="loop")  # as the user asked
         Oracle(make_problem(model, shape), 4, dtype=torch.float64, clients=[1])  # there is only one
+
+
+@pytest.mark.parametrize("name", ["MultiheadAttention", "Conv1D of GPT-2"])
+def test_linear_layers_are_one_product_per_row(name: str) -> None:
+    """Fails if weights are copied for every sample or token, which `vmap` does for inputs that are not contiguous."""
+    weight = torch.randn(ROWS, 12, 4, dtype=torch.float64)
+    x = torch.randn(ROWS, 5, 7, 4, dtype=torch.float64)
+
+    class Products(TorchDispatchMode):
+        shapes: list[tuple[int, ...]] = []  # noqa: RUF012
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function in (torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default):
+                self.shapes.append(tuple(args[-2].shape))
+            return function(*args, **(kwargs or {}))
+
+    def layer(x: Tensor, w: Tensor, word: Tensor) -> Tensor:
+        with RowFunctions(word, batched=True):
+            if name == "MultiheadAttention":  # which exchanges samples and tokens
+                return F.linear(x.transpose(0, 1), w, w[:, 0]).transpose(0, 1)
+            return torch.addmm(w[:, 0], x.reshape(-1, 4), w.t()).view(5, 7, 12)
+
+    with Products() as products:
+        found = torch.vmap(layer)(x, weight, NOISE)
+    assert products.shapes == [(ROWS, 35, 4)]
+    torch.testing.assert_close(found, torch.einsum("rbti,roi->rbto", x, weight) + weight[:, None, None, :, 0])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_weights_that_are_not_aligned_are_copied(transposed: bool) -> None:
+    """Products on a GPU read those of a slice of a row number by number."""
+
+    def matrices(first: int, d: int) -> Tensor:
+        w = torch.randn(3, d)[:, first : first + 32].view(3, 4, 8)
+        return w.transpose(1, 2) if transposed else w
+
+    aligned = matrices(4, 40)
+    assert _aligned_weights(aligned) is aligned
+    for w in (matrices(3, 40), matrices(4, 41)):
+        copied = _aligned_weights(w)
+        assert torch.equal(copied, w)
+        assert copied.storage_offset() == 0
+        assert copied.stride() == ((32, 1, 8) if transposed else (32, 8, 1))
+    odd = torch.randn(3, 41)[:, 1:31].view(3, 5, 6)
+    assert _aligned_weights(odd) is odd, "copying would not align its rows"

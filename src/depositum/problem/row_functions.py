@@ -9,6 +9,8 @@ of torch, a library, or the user's own `forward`.
 - Attention folds rows into the batch, so that a fused kernel computes all of them. Under `vmap` alone, the backward
   pass of these kernels fails on a GPU.
 - Recurrent layers, which `vmap` does not support, are written out: one product per time step for all rows.
+- Linear layers are one product over all samples and tokens of a row. `vmap` alone would copy the weights for every
+  sample if the input is not contiguous.
 - Embeddings do not train the vector of padding, as without `vmap`.
 """
 
@@ -342,6 +344,60 @@ def _attention_with_dropout(
     return _scaled(rows, weights, p, weights.shape) @ value
 
 
+# Linear layers
+
+#: Samples and tokens from which a layer's weights are copied if they are not aligned: the copy costs two passes over
+#: them, but a GPU's products read numbers one by one if a matrix or its rows do not start at multiples of 16 bytes.
+ALIGNED_FROM = 256
+
+
+def _linear(
+    rows: RowFunctions, function: Function, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    if input.dim() < 3:
+        return cast(Tensor, function(input, weight, bias))
+
+    def of_rows(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        return _row_products(x, w.transpose(1, 2), b)
+
+    return cast(Tensor, rows.over_rows(of_rows, input, weight, bias))
+
+
+def _addmm(
+    rows: RowFunctions, function: Function, input: Tensor, mat1: Tensor, mat2: Tensor, **factors: float
+) -> Tensor:
+    """A product plus a bias, as in the linear layers of GPT-2."""
+    if factors or input.dim() != 1:
+        return cast(Tensor, function(input, mat1, mat2, **factors))
+
+    def of_rows(b: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        return _row_products(x, w, b)
+
+    return cast(Tensor, rows.over_rows(of_rows, input, mat1, mat2))
+
+
+def _row_products(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """X w + b for x `[r, ..., I]`, w `[r, I, O]` and b `[r, O]`."""
+    flat = x.flatten(1, -2)
+    if w.stride(0) == 0:  # all rows have the same weights
+        y = flat.flatten(0, 1) @ w[0]
+    else:
+        y = torch.bmm(flat, _aligned_weights(w) if w.is_cuda and flat.shape[1] >= ALIGNED_FROM else w)
+    y = y.view(*x.shape[:-1], -1)
+    return y if b is None else y + b.view(len(b), *(1 for _ in x.shape[2:]), -1).to(y.dtype)
+
+
+def _aligned_weights(w: Tensor) -> Tensor:
+    """Matrices `[r, I, O]`, copied if products can only read them number by number."""
+    if torch.is_autocast_enabled(w.device.type):  # which copies them anyway
+        return w
+    last = 2 if w.stride(2) == 1 else 1
+    starts = (w.storage_offset(), w.stride(0), w.stride(3 - last))
+    if w.shape[last] * w.element_size() % 16 or not any(start * w.element_size() % 16 for start in starts):
+        return w
+    return w.transpose(last, 2).clone(memory_format=torch.contiguous_format).transpose(last, 2)
+
+
 # Recurrent layers
 
 
@@ -496,6 +552,17 @@ def _embedding(
     return out if padding_idx < 0 else torch.where((indices == padding_idx)[..., None], out.detach(), out)
 
 
+def _cat(rows: RowFunctions, function: Function, tensors: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Concatenation without empty tensors, with which libraries begin a cache of keys and values.
+
+    Torch's compiler leaves them out too, but a copy of the only other tensor then has strides that it did not expect.
+    """
+    filled = [z for z in tensors if z.numel() > 0]
+    if len(filled) == 1 < len(tensors):
+        return cast(Tensor, filled[0].clone(memory_format=torch.contiguous_format))
+    return cast(Tensor, function(tensors, *args, **kwargs))
+
+
 def _bilinear(
     rows: RowFunctions, function: Function, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
@@ -578,6 +645,9 @@ _BATCHED: dict[Function, Function] = {
     torch.empty: _of_every_row,
     torch.empty_like: _of_every_row,
     Tensor.new_empty: _of_every_row,
+    F.linear: _linear,
+    torch.addmm: _addmm,
+    torch.cat: _cat,
     torch.embedding: _embedding,
     torch.bilinear: _bilinear,
     torch._weight_norm: _weight_norm,

@@ -37,7 +37,13 @@ def with_row_layers(model: nn.Module, precision: Precision, device: torch.device
             module.__class__ = _RowConv2d
         elif _averages_all_batches(module) or (on_gpu and _is_supported_norm(module)):
             module.__class__ = _RowBatchNorm
+        elif isinstance(module, nn.RNNBase):
+            # It would copy the weights into one block for cuDNN, at an address that tensors under `vmap` do not have.
+            module.flatten_parameters = _nothing  # type: ignore[method-assign]
     return twin
+
+
+def _nothing() -> None: ...
 
 
 def _is_supported_convolution(module: nn.Module) -> bool:
