@@ -47,6 +47,24 @@ def test_the_optimum_is_reached_and_trackers_follow_the_momentum(period: int, al
     assert np.abs(run.x - mp.SOLUTION["lasso"]).max() <= 1e-9
 
 
+def test_without_the_ratio_another_point_is_reached() -> None:
+    """That of the reference without φ, to 1e-12; φ is not sent."""
+    method = dp.algorithm("depositum-directed", alpha=0.05, gamma=0.4, start="local", ratio=False)
+    run = mp.run(method, network=NETWORK)
+    reference = eq.Method(mp.gradients, lambda v: mp.soft(v, 0.05 * mp.BETA), 0.05, 0.4, "polyak", 1)
+    links = eq.Directed(eq.row_stochastic(mp.N, EDGES), eq.column_stochastic(mp.N, EDGES), ratio=False)
+    for state in islice(reference.run(links, reference.start(START)), 65):
+        run.advance(1)
+        assert np.abs(run.x - state.x).max() <= 1e-12
+    run.simulator.advance(1500)
+    assert np.abs(run.x - mp.SOLUTION["lasso"]).max() >= 1e-3
+    with_ratio = mp.run(dp.algorithm("depositum-directed", alpha=0.05), network=NETWORK)
+    with_ratio.simulator.advance(1)
+    plain = mp.run(dp.algorithm("depositum-directed", alpha=0.05, ratio=False), network=NETWORK)
+    plain.simulator.advance(1)
+    assert plain.simulator.costs.bytes_sent < with_ratio.simulator.costs.bytes_sent
+
+
 def test_push_pull_reaches_the_optimum_of_a_smooth_problem() -> None:
     run = mp.run(dp.algorithm("push-pull", alpha=0.05), "ridge", network=NETWORK)
     run.simulator.advance(1500)

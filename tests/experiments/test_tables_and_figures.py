@@ -189,7 +189,7 @@ def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tm
     panels = [
         {"title": "loss", "y": "train_loss", "zoom": [0.25, 0.75]},
         {"title": "trace", "kind": "trace", "log": True},
-        {"title": "points", "kind": "points", "x": "sparsity", "y": "test_accuracy"},
+        {"title": "points", "kind": "points", "x": "sparsity", "y": "test_accuracy", "log_x": True},
         {"title": "phases", "y": "train_loss", "x": "phases", "where": {"alpha": "large"}},
     ]
     experiment = read_experiment(small(trace=True, figure={"series": ["alpha"], "columns": 2, "panel": panels}))
@@ -206,6 +206,7 @@ def test_figures_draw_means_bands_and_phases(monkeypatch: pytest.MonkeyPatch, tm
     np.testing.assert_allclose(thick.get_xdata(), [10, 20, 30, 40])
     np.testing.assert_allclose(thick.get_ydata(), [200**0.5] * 4)  # the mean of log 10 and log 20
     assert points.lines[0].get_xydata().tolist() == [[20.0, 85.0]]
+    assert (points.get_xscale(), loss.get_xscale()) == ("log", "linear")
     assert [text.get_text() for text in empty.texts] == ["not run"]
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["small", "large"]
     assert len(inset.collections) == len(loss.collections) == 1  # the enlarged part has its band

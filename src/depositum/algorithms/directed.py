@@ -62,6 +62,9 @@ class DepositumDirected(StepsizeMethod):
         `"polyak"` or `"nesterov"`.
     start
         y^0: `"average"` is ḡ^0, synchronised once; `"local"` is g_i^0.
+    ratio
+        Whether (DI.1) has y/φ. `False`, with y, is for comparison: where C is not doubly stochastic, it converges to
+        another point.
     """
 
     name = "depositum-directed"
@@ -80,6 +83,7 @@ class DepositumDirected(StepsizeMethod):
     gamma: float = 0.5
     momentum: Literal["polyak", "nesterov"] = "polyak"
     start: Literal["average", "local"] = "average"
+    ratio: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +98,7 @@ class DepositumDirected(StepsizeMethod):
     def step(self, s: DirectedState, oracle: Oracle, mix: Mix, kind: str) -> DirectedState:
         alpha, gamma = self._alpha(s), self.gamma
         x = mix.pull(oracle.prox(s.x - alpha * (s.y / s.phi), alpha))  # (DI.1)
-        phi = mix.push_weights(s.phi)
+        phi = mix.push_weights(s.phi) if self.ratio else s.phi
         g = oracle.grad(x, oracle.sample())
         if s.mu is None:
             mu, nu = None, gamma * s.nu + (1 - gamma) * g  # (Update1)

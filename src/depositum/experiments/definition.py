@@ -82,7 +82,7 @@ class Panel(_Part):
 
     `curves` draws `y` against `x` at the evaluated iterations; `trace` the consensus error at every iteration (faint)
     and its maximum in each communication phase (thick); `points` the last `y` against the last `x`. `zoom` is the part
-    of the run, as two shares in [0, 1], that is also drawn enlarged.
+    of the run, as two shares in [0, 1], that is also drawn enlarged. `log` and `log_x` make an axis logarithmic.
     """
 
     title: str
@@ -91,6 +91,7 @@ class Panel(_Part):
     kind: Literal["curves", "trace", "points"] = "curves"
     where: Where = {}
     log: bool = False
+    log_x: bool = False
     ylabel: str | None = None
     limits: list[float] | None = Field(None, min_length=2, max_length=2)
     zoom: list[float] | None = Field(None, min_length=2, max_length=2)
@@ -217,6 +218,11 @@ def experiment_names() -> list[str]:
         "accuracy",
         "ranking",
         "explained",
+        "compression",
+        "direction",
+        "loss",
+        "noise",
+        "participation",
     )
     files = [file.name for file in resources.files(__package__).iterdir()]
     present = {name.removesuffix(".toml") for name in files if name.endswith(".toml")}

@@ -72,7 +72,7 @@ def draw_figure(experiment: Experiment, results: Results, folder: Path) -> None:
     styles = _styles(spec, results)
     comparable: dict[object, list[_DrawnPanel]] = {}
     for axes, panel in zip(grid.flat, spec.panel, strict=False):
-        group = comparable.setdefault((panel.kind, panel.x, panel.y, panel.log, str(panel.limits)), [])
+        group = comparable.setdefault((panel.kind, panel.x, panel.y, panel.log, panel.log_x, str(panel.limits)), [])
         if group:
             axes.sharex(group[0].axes)
             axes.sharey(group[0].axes)
@@ -145,6 +145,8 @@ class _DrawnPanel:
         self.cells = [cell for cell in results if cell.history is not None]
         if panel.log:
             axes.set_yscale("log")
+        if panel.log_x:
+            axes.set_xscale("log")
         self.inset = _inset(axes, self.cells, panel) if panel.zoom is not None and self.cells else None
         if self.inset is not None and panel.log:
             self.inset.set_yscale("log")

@@ -45,6 +45,7 @@ MEASURE_TITLES = {
     "stationarity_mean": "‖Gᵅ(x)‖², running mean",
     "stationarity_mean/n": "(1/n)‖Gᵅ(x)‖², running mean",
     "phases": "communication phases",
+    "bytes_sent": "bytes sent per client",
     "iteration": "iteration t",
 }
 

@@ -121,9 +121,12 @@ def apply_options(table: Table, options: SweepOptions) -> None:
 def apply_settings(table: Table, settings: Settings, key: str) -> None:
     """Set keys of a configuration's table, given as `"section.key"` or as tables of sections.
 
+    Further dots name the keys of inner tables, so that two axes can set two arguments of one component.
+
     >>> table = {"run": {"steps": 5}}
-    >>> apply_settings(table, {"run.period": 2, "algorithm": {"alpha": 0.1}}, "set"); table
-    {'run': {'steps': 5, 'period': 2}, 'algorithm': {'alpha': 0.1}}
+    >>> apply_settings(table, {"run.period": 2, "network.channel.noise.sigma": 0.1, "algorithm": {"alpha": 0.1}}, "set")
+    >>> table
+    {'run': {'steps': 5, 'period': 2}, 'network': {'channel': {'noise': {'sigma': 0.1}}}, 'algorithm': {'alpha': 0.1}}
     """
     for name, value in settings.items():
         section, dot, inner = name.partition(".")
@@ -131,7 +134,16 @@ def apply_settings(table: Table, settings: Settings, key: str) -> None:
             raise ConfigError(
                 f"{key}: {name}", f"{value!r} given; settings are written section.key, as algorithm.alpha"
             )
-        table.setdefault(section, {}).update({inner: value} if dot else value)
+        target = table.setdefault(section, {})
+        if not dot:
+            target.update(copy.deepcopy(value))
+            continue
+        *path, last = inner.split(".")
+        for part in path:
+            if not isinstance(target.get(part), dict):
+                target[part] = {}
+            target = target[part]
+        target[last] = copy.deepcopy(value)
 
 
 def matches(labels: Mapping[str, str], where: Mapping[str, str | Sequence[str]]) -> bool:
