@@ -1,5 +1,7 @@
 """Layers as they are replaced on a GPU; what needs no GPU is tested here, the rest in `test_gpu.py`."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -30,3 +32,21 @@ def test_recurrent_layers_do_not_flatten_their_weights(monkeypatch: pytest.Monke
     found = torch.vmap(outputs)(weights, x, words)
     monkeypatch.undo()
     torch.testing.assert_close(found[0], model(x[0])[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": (2, 1), "padding": (1, 2)}, {"dilation": 2, "bias": False}], ids=str
+)
+def test_depthwise_convolutions_equal_those_of_torch(options: dict[str, Any]) -> None:
+    """Outputs and all gradients, to rounding; as a sum over taps, without a grouped convolution."""
+    model = nn.Conv2d(3, 3, (3, 2), groups=3, **options).double()
+    rows = with_row_layers(model, "float64", GPU)
+    assert type(rows) is not nn.Conv2d
+    weights = {name: torch.stack([p.detach(), 2 * p.detach()]).requires_grad_() for name, p in model.named_parameters()}
+    x = torch.randn(2, 4, 3, 7, 8, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *weights.values()]
+    found = torch.vmap(lambda weights, x: functional_call(rows, weights, (x,)))(weights, x)
+    expected = torch.stack([functional_call(model, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(2)])
+    torch.testing.assert_close(found, expected)
+    dy = torch.randn_like(expected)
+    torch.testing.assert_close(torch.autograd.grad(found, leaves, dy), torch.autograd.grad(expected, leaves, dy))

@@ -2,9 +2,10 @@
 
 `with_row_layers` replaces layers of a model by these. Convolutions in TF32 or bf16 use the kernels of
 `depositum.kernels.convolution`: `torch.vmap` turns them into one grouped convolution, for which cuDNN has no fast
-kernels, and which needs every image transposed before and after. Batch norm is written out, because `vmap` would
-transpose images there too; on every device it is if its momentum is None, which torch reads on the host. All other
-layers are left to `vmap`, and to `row_functions` where that fails.
+kernels, and which needs every image transposed before and after. Depthwise convolutions are written out as a sum over
+taps, which a compiler makes one pass over the images. Batch norm is written out, because `vmap` would transpose images
+there too; on every device it is if its momentum is None, which torch reads on the host. All other layers are left to
+`vmap`, and to `row_functions` where that fails.
 
 The convolution operators take weights with their taps first, `[KH, KW, O, C]`, whose channels are adjacent in memory.
 The weights are reordered by a separate operator, and their gradients by ordinary ones, which a compiler fuses with the
@@ -35,6 +36,8 @@ def with_row_layers(model: nn.Module, precision: Precision, device: torch.device
     for module in twin.modules():
         if kernels and _is_supported_convolution(module):
             module.__class__ = _RowConv2d
+        elif on_gpu and _is_depthwise_convolution(module):
+            module.__class__ = _RowDepthwiseConv2d
         elif _averages_all_batches(module) or (on_gpu and _is_supported_norm(module)):
             module.__class__ = _RowBatchNorm
         elif isinstance(module, nn.RNNBase):
@@ -56,6 +59,16 @@ def _is_supported_convolution(module: nn.Module) -> bool:
         and not isinstance(module.padding, str)
         and module.stride[0] == module.stride[1]
         and module.padding[0] == module.padding[1]
+    )
+
+
+def _is_depthwise_convolution(module: nn.Module) -> bool:
+    """Whether a layer is a convolution of each channel with one filter, padded by zeros."""
+    return (
+        type(module) is nn.Conv2d
+        and module.groups == module.in_channels == module.out_channels > 1
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
     )
 
 
@@ -81,6 +94,27 @@ class _RowConv2d(nn.Conv2d):
             x, weight = x.bfloat16(), weight.bfloat16()
             bias = None if bias is None else bias.bfloat16()
         return convolution(x, weight, bias, self.stride[0], int(self.padding[0]))
+
+
+class _RowDepthwiseConv2d(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            return super().forward(x)
+        (vertical, horizontal), padding = self.stride, cast(tuple[int, int], self.padding)
+        padded = nn.functional.pad(x, (padding[1], padding[1], padding[0], padding[0]))
+        reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        high, wide = padded.shape[2] - reach[0], padded.shape[3] - reach[1]
+        out: Tensor | None = None
+        for i in range(self.kernel_size[0]):
+            for j in range(self.kernel_size[1]):
+                top, left = i * self.dilation[0], j * self.dilation[1]
+                pixels = padded[:, :, top : top + high : vertical, left : left + wide : horizontal]
+                term = pixels * self.weight[:, 0, i, j, None, None]
+                out = term if out is None else out + term
+        assert out is not None
+        if self.bias is not None:
+            out = out + self.bias[:, None, None]
+        return out.bfloat16() if torch.is_autocast_enabled("cuda") else out
 
 
 class _RowBatchNorm(nn.modules.batchnorm._BatchNorm):
