@@ -244,6 +244,7 @@ def measure(
     topology: str,
     brief: bool,
     compiled: bool,
+    ratio_only: bool,
 ) -> dict[str, Any]:
     began = time.perf_counter()
     task = problem(name, n, seeds)
@@ -257,15 +258,16 @@ def measure(
     else:
         with reported_failure("batched_ms", out):
             out["batched_ms"] = eager(task, "vmap", budget)
-    if not brief:
+    if not (brief or ratio_only):
         with reported_failure("captured", out):
             out["captured"] = engine(task, "never", budget, topology)
     if GPU:
         torch.cuda.empty_cache()
-    if rows <= 100:
+    if rows <= 100 and not ratio_only:
         with reported_failure("loop_ms", out):
             out["loop_ms"] = eager(task, "loop", budget)
-    for key, as_graph in (("central_ms", False), *([("central_compiled_ms", True)] if GPU else [])):
+    peers = [("central_ms", False)] if not (ratio_only and GPU) else []
+    for key, as_graph in (*peers, *([("central_compiled_ms", True)] if GPU else [])):
         with reported_failure(key, out):
             out[key] = centralized(name, rows * BATCH, budget, compiled=as_graph)
     bandwidth, arithmetic = limits
@@ -372,6 +374,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,5")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--brief", action="store_true", help="do not measure the engine without compilation")
+    parser.add_argument("--ratio-only", action="store_true", help="measure only this engine and compiled SGD")
     parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches, for later runs")
     parser.add_argument("--cases", help="model:clients:seeds,… instead of all combinations")
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of each measurement")
@@ -388,7 +391,17 @@ def main() -> None:
             centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
             continue
         cases.append(
-            measure(name, n, seeds, limits, options.seconds, options.topology, options.brief, not options.uncompiled)
+            measure(
+                name,
+                n,
+                seeds,
+                limits,
+                options.seconds,
+                options.topology,
+                options.brief,
+                not options.uncompiled,
+                options.ratio_only,
+            )
         )
         print(line(cases[-1]), flush=True)
         if options.uncompiled and (batched := cases[-1].get("batched_ms")) and (loop := cases[-1].get("loop_ms")):
