@@ -28,8 +28,8 @@ def test_the_same_operations_on_other_data_are_read_from_the_cache(
 
         before = counters["inductor"]["fxgraph_cache_hit"]
         program = compile_graph(make_fx(body, tracing_mode="fake", _allow_non_fake_inputs=True)(state), [state])
-        program()
-        program()
+        program(state)
+        program(state)
         return state, counters["inductor"]["fxgraph_cache_hit"] - before
 
     first, second = torch.randn(3, 9), torch.randn(3, 9)

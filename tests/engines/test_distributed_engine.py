@@ -10,7 +10,7 @@ import depositum as dp
 from depositum.engines import Simulator
 from depositum.engines.distributed import Placement, restrict_data
 from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
-from depositum.engines.distributed.distributed_engine import AwaitingOracle
+from depositum.engines.distributed.awaiting_oracle import AwaitingOracle
 from depositum.engines.mixing import MatrixMix
 from tests.support.rank_engines import (
     SEEDS,

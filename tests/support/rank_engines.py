@@ -237,6 +237,52 @@ def time_varying_trajectories(n: int) -> list[Array]:
     return out
 
 
+# Compiled iterations
+
+COMPILED_STEPS = 7
+
+
+def small_network(compile: Any, n: int, group: Any = None) -> Simulator | DistributedEngine:
+    """DEPOSITUM on a model with a hidden layer, with an exchange every third iteration, at t = 0."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
+    parts = problem(n, model=model), dp.ring(n), dp.Depositum(0.1, 0.5)
+    settings = replace(SETTINGS, compile=compile)
+    engine: Simulator | DistributedEngine
+    if group is None:
+        engine = Simulator(*parts, period=3, batch_size=4, settings=settings)
+    else:
+        engine = DistributedEngine(*parts, group, period=3, batch_size=4, settings=settings)
+    engine.start()
+    engine.watch(20)
+    return engine
+
+
+def compiled_trajectories(n: int) -> tuple[dict[str, Array], dict[str, Array], bool, list[int]]:
+    """Final states of uncompiled and of compiled iterations, whether these cost the same, and what was announced."""
+    group, announced = join(30, "cpu"), []
+    plain, compiled = small_network("never", n, group), small_network("always", n, group)
+    for engine in (plain, compiled):
+        engine.advance(COMPILED_STEPS, announce=lambda: announced.append(engine.t))
+    group.leave()
+    states = [{key: tensor.numpy() for key, tensor in engine.snapshot().items()} for engine in (plain, compiled)]
+    return states[0], states[1], plain.costs == compiled.costs, announced
+
+
+def resumes_compiled(n: int) -> bool:
+    """Whether a compiled run that another engine resumes in the middle of a phase ends in the same bytes."""
+    group = join(30, "cpu")
+    uninterrupted, resumed = small_network("always", n, group), small_network("always", n, group)
+    uninterrupted.advance(5)
+    halfway, costs = uninterrupted.snapshot(), uninterrupted.costs
+    uninterrupted.advance(4)
+    resumed.restore(halfway, 5, costs)
+    resumed.advance(4)
+    group.leave()
+    a, b = uninterrupted.snapshot(), resumed.snapshot()
+    return all(torch.equal(a[key], b[key]) for key in a) and uninterrupted.costs == resumed.costs
+
+
 # Measures and complete states
 
 

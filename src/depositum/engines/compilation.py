@@ -11,7 +11,7 @@ compiled or captured (because a model reads values on the host, say) run as they
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from depositum.engines.compiler import compile_graph
+from depositum.engines.compiler import Compiled, compile_graph
 from depositum.engines.engine import Compile
 from depositum.engines.graph_passes import split_at_models, transpose_products
 from depositum.engines.iteration import Iteration
@@ -70,19 +70,48 @@ class Accelerator:
         if graph is not None:
             graph.replay()
             return len(kinds)
-        first, ready = kinds[0], self._programs
-        if first not in ready:
-            ready[first] = self._plain(first)
-            if self.compiled:
-                self._compile(first)
-            else:
-                ready[first]()
-            return 1
-        if self.captures and all(kind in ready and (kind in self._compiled or not self.compiled) for kind in kinds):
+        first = kinds[0]
+        if not self.is_prepared(first):
+            self.prepare(first)
+        elif self.captures and all(self._can_be_captured(kind) for kind in kinds):
             self._capture(kinds)
             return 0
-        ready[first]()
+        self._programs[first]()
         return 1
+
+    def is_prepared(self, kind: str) -> bool:
+        """Whether it is known how iterations of a kind are run."""
+        return kind in self._programs
+
+    def prepare(self, kind: str) -> None:
+        """Compile iterations of a kind, unless that takes longer than it saves; the state stays what it is.
+
+        All iterations of a run are compiled, starting with the first of each kind: otherwise a run resumed from a
+        checkpoint would round some of them differently from an uninterrupted run.
+        """
+        self._programs[kind] = self._plain(kind)
+        if not (self.compiled and self.iteration.can_be_compiled(kind)):
+            return
+        before = [tensor.to("cpu", copy=True) for tensor in self.iteration.tensors()]  # the device may lack the memory
+        with self.iteration.rehearsing():
+            # A plain run first fills all caches, so that none is filled with traced tensors.
+            self._programs[kind]()
+            self._restore(before)
+            try:
+                program = self._compiled_program(kind, before)
+                if program is not None:
+                    program()
+            except Exception as error:  # a user-defined model may make the compiler fail in any way
+                program = None
+                self._warn("compiled", error)
+        self._restore(before)
+        if program is not None:
+            self._programs[kind] = program
+            self._compiled.add(kind)
+            return
+        self.compiled = False
+        self._programs = {kind: self._plain(kind) for kind in self._programs}
+        self.iteration.reset_counts()
 
     def _plain(self, kind: str) -> Program:
         def plain() -> None:
@@ -91,71 +120,66 @@ class Accelerator:
 
         return plain
 
-    def _compile(self, kind: str) -> None:
-        """Replace a kind's plain program by a compiled one and run it; if that fails, run the plain one.
-
-        All iterations of a run are compiled, starting with the first of each kind: otherwise a run resumed from a
-        checkpoint would round some of them differently from an uninterrupted run.
-        """
-        before = [tensor.to("cpu", copy=True) for tensor in self.iteration.tensors()]  # the device may lack the memory
-        # A plain run first fills all caches, so that none is filled with traced tensors.
-        self._programs[kind]()
-        self._restore(before)
-        try:
-            program = self._compiled_program(kind)
-            if program is not None:
-                program()
-        except Exception as error:  # a user-defined model may make the compiler fail in any way
-            program = None
-            self._warn("compiled", error)
-        if program is not None:
-            self._programs[kind] = program
-            self._compiled.add(kind)
-            return
-        self.compiled = False
-        self._programs = {kind: self._plain(kind) for kind in self._programs}
-        self._restore(before)
-        self._programs[kind]()
-
-    def _compiled_program(self, kind: str) -> Program | None:
+    def _compiled_program(self, kind: str, before: list[Tensor]) -> Program | None:
         """The compiled iteration of a kind; None if compilation would take longer than it saves."""
-        tensors = self.iteration.tensors()
-        self.iteration.exchange.inline = True
-        try:
-            graph = trace(self.iteration, kind)
-        finally:
-            self.iteration.exchange.inline = False
-        if not (self.always or self._compiled or self._pays_off(graph)):
-            return None
+        graph = None
+        if not (self.always or self._compiled):
+            first = self._first_kind(kind, before)
+            graph = self._traced(first)
+            if not self._pays_off(graph):
+                return None
+            graph = graph if first == kind else None
+        graph, tensors = graph or self._traced(kind), self.iteration.tensors()
         self.announce()
-        # On a CPU, a second call costs an iteration of a small model more than the memory traffic that it saves.
-        parts = [graph] if self.device.type == "cpu" else split_at_models(graph, self.iteration.index_of_x)
-        for part in parts:
-            transpose_products(part)
         with forward_backward(self.precision):
-            functions = [compile_graph(part, tensors) for part in parts]
+            if self.iteration.sends(kind):
+                functions = [self.iteration.assembled(graph, _compile_part)]
+            else:
+                # On a CPU, a second call costs an iteration of a small model more than the memory traffic it saves.
+                on_cpu = self.device.type == "cpu"
+                parts = [graph] if on_cpu else split_at_models(graph, self.iteration.index_of_x)
+                functions = [_compile_part(part, tensors) for part in parts]
 
         def compiled() -> None:
             with torch.no_grad(), forward_backward(self.precision):
                 for function in functions:
-                    function()
+                    function(*tensors)
                 if self.iteration.monitored_apart:
                     self.iteration.observe()
 
         return compiled
 
+    def _traced(self, kind: str) -> GraphModule:
+        self.iteration.reset_counts()
+        with self.iteration.tracing():
+            return trace(self.iteration, kind)
+
+    def _first_kind(self, kind: str, before: list[Tensor]) -> str:
+        """The first kind of a run that can be compiled, ready to be traced; by it, a resumed run decides the same."""
+        iteration = self.iteration
+        kinds = (iteration.algorithm.kind(t, iteration.period) for t in range(iteration.period))
+        first = next(filter(iteration.can_be_compiled, kinds), kind)
+        if first != kind:
+            self._plain(first)()
+            self._restore(before)
+        return first
+
     def _restore(self, before: list[Tensor]) -> None:
-        """Undo everything written and counted since `before` was copied."""
+        """Undo everything written since `before` was copied."""
         for tensor, old in zip_longest(self.iteration.tensors(), before):
             if old is None:
                 tensor.zero_()  # memory of the channel, which was allocated since
             else:
                 tensor.copy_(old)
-        self.iteration.exchange.reset_counts()
 
     def _pays_off(self, graph: GraphModule) -> bool:
         kinds = 2  # most methods have two: with and without communication
         return self.steps * seconds_saved(graph, self.device) > kinds * compilation_seconds(graph, self.device)
+
+    def _can_be_captured(self, kind: str) -> bool:
+        if self.iteration.sends(kind) or not self.is_prepared(kind):
+            return False
+        return kind in self._compiled or not self.compiled
 
     def _capture(self, kinds: tuple[str, ...]) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -179,6 +203,11 @@ class Accelerator:
             raise torch.OutOfMemoryError(str(error)) from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         warnings.warn(f"iterations cannot be {what}; continuing without ({reason})", RuntimeWarning, stacklevel=4)
+
+
+def _compile_part(graph: GraphModule, tensors: Sequence[Tensor]) -> Compiled:
+    transpose_products(graph)
+    return compile_graph(graph, tensors)
 
 
 def trace(iteration: Iteration, kind: str) -> GraphModule:

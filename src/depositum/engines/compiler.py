@@ -22,27 +22,30 @@ from depositum.kernels import hashing
 from depositum.kernels.hashing import register_lowering
 from depositum.randomness import FINALISER
 
-Program = Callable[[], object]
+#: Compiled code, called with tensors of the shapes, strides and types that it was compiled for.
+Compiled = Callable[..., object]
+#: What compiles a graph for arguments like the given ones.
+Compiler = Callable[[GraphModule, Sequence[Tensor]], Compiled]
 
 #: Tensors with at most this many numbers become constants of the compiled code.
 MAX_CONSTANT = 8
 
 
-def compile_graph(graph: GraphModule, tensors: Sequence[Tensor]) -> Program:
-    """The compiled form of a traced function of `tensors`, bound to them.
+def compile_graph(graph: GraphModule, tensors: Sequence[Tensor]) -> Compiled:
+    """The compiled form of a traced function, for arguments like `tensors`.
 
     The compiler is called directly: `torch.compile` would trace the graph once more, and check at every call that
     nothing it depends on has changed (nothing can).
     """
     register_lowering()
     use_cache_folder()
-    arguments: list[Any] = [*tensors, *_constants_as_inputs(graph)]
+    constants = _constants_as_inputs(graph)
     # The cache needs a `ShapeEnv`, even for shapes that never change.
     fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
     settings: Any = torch.compiler.config
     with torch.no_grad(), tracing(TracingContext(fake)), settings.patch(cache_key_tag=_own_code()):
-        function = cast(Callable[..., object], torch._inductor.compile(graph, arguments))
-    return lambda: function(*arguments)
+        function = cast(Compiled, torch._inductor.compile(graph, [*tensors, *constants]))
+    return lambda *arguments: function(*arguments, *constants)
 
 
 def use_cache_folder() -> None:
@@ -74,7 +77,10 @@ def _constants_as_inputs(graph: GraphModule) -> list[Tensor]:
     """
     nodes = graph.graph
     found: dict[str, tuple[Node, Tensor]] = {}
-    last = [node for node in nodes.nodes if node.op == "placeholder"][-1]
+    inputs = nodes.find_nodes(op="placeholder")
+    if not inputs:
+        return []
+    last = inputs[-1]
     for node in nodes.find_nodes(op="get_attr"):
         value = getattr(graph, node.target, None)
         if not isinstance(value, Tensor) or value.numel() <= MAX_CONSTANT:

@@ -70,6 +70,11 @@ def transpose_products(graph: GraphModule) -> None:
     graph.recompile()
 
 
+def writes_to_input(node: Node) -> bool:
+    """Whether a node of a traced program writes to one of its inputs, rather than to memory of its own."""
+    return _writes(node) and any(isinstance(z, Node) and z.op == "placeholder" for z in _written_arguments(node))
+
+
 def _part_computing_models(graph: GraphModule, write: int) -> GraphModule:
     """The program that writes the new models and nothing else; `write` is the position of the node that does."""
     part = copy.deepcopy(graph)

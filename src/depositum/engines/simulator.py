@@ -10,7 +10,7 @@ from depositum.algorithms import Algorithm
 from depositum.channels import Channel, Exact
 from depositum.engines.compilation import CAPTURE_LENGTH, Accelerator
 from depositum.engines.engine import Costs, Engine, EngineSettings
-from depositum.engines.iteration import Iteration
+from depositum.engines.iteration import MatrixIteration
 from depositum.engines.mixing import MatrixMix
 from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import reinstate
@@ -60,7 +60,7 @@ class Simulator(Engine):
         seeds = [trial.seed for trial in problem.trials]
         self.exchange = MatrixMix(self.network, trials, self.device, self.dtype, self.channel, d, seeds)
         self.channel_state = self.exchange.channel_state
-        self.iteration = Iteration(self.algorithm, self.oracle, self.exchange, period)
+        self.iteration = MatrixIteration(self.algorithm, self.oracle, self.exchange, period)
         self._cost_of: dict[str, tuple[int, float, float, float]] = {}
         self._accelerator: Accelerator | None = None
         self._stride = period * max(1, CAPTURE_LENGTH // period) if self.device.type == "cuda" else 1

@@ -5,6 +5,7 @@ The algorithm's code is the simulator's, and so is its trajectory, to rounding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import isfinite
 from typing import get_args
 
@@ -13,18 +14,20 @@ from torch import Tensor
 
 from depositum.algorithms import Algorithm, Mix
 from depositum.channels import Channel, Exact
+from depositum.engines.compilation import Accelerator
 from depositum.engines.distributed.async_tensor import awaited
+from depositum.engines.distributed.awaiting_oracle import AwaitingOracle
 from depositum.engines.distributed.clients import Placement, restrict_data
 from depositum.engines.distributed.communicator import Communicator
+from depositum.engines.distributed.link_iteration import LinkIteration
 from depositum.engines.distributed.links import LinkMix, SilentMix
 from depositum.engines.engine import Costs, Engine, EngineSettings
-from depositum.engines.mixing import IdentityMix
 from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import LINK, reinstate
 from depositum.errors import ConfigError, check_choice, is_number, short_repr
 from depositum.metrics import Sharing
 from depositum.networks import Network
-from depositum.problem import Batch, BatchSize, Oracle, Problem
+from depositum.problem import BatchSize, Oracle, Problem
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,9 @@ class DistributedEngine(Engine):
         seeds = [trial.seed for trial in problem.trials]
         self.links = LinkMix(self.network, communicator, trials, self.dtype, self.channel, d, seeds)
         self.channel_state = self.links.channel_state
-        self._local = IdentityMix(self.links)
-        self._awaiting_oracle = AwaitingOracle(self.oracle)
+        self.iteration = LinkIteration(self.algorithm, self.oracle, self.links, period)
+        self._accelerator: Accelerator | None = None
+        self._evaluations: dict[str, float] = {}
 
     def _choose_oracle(self) -> Oracle:
         if self.settings.backend != "auto":
@@ -118,23 +122,13 @@ class DistributedEngine(Engine):
         self.costs = Costs(0, self.links.bytes_sent, self.oracle.evaluations)
 
     def step(self) -> None:
-        """One iteration for every row held here."""
-        if self.communicator.stands_still(self.t, self.period, self.algorithm.vectors()):
-            self.state = self.state._replace(t=self.state.t + 1)
-            self.t += 1
+        """One iteration for every row held here, as the algorithm's code defines it: the reference for `advance`."""
+        if self._stands_still():
             return
-        kind = self.algorithm.kind(self.t, self.period)
-        talks = self.algorithm.communicates(kind)
-        self.links.bytes_sent = 0.0
-        if talks:
-            self.links.begin(self.t // self.period, self.algorithm.mixes)
-        self.oracle.begin(self.state.t + 1)
-        new = self.algorithm.step(self.state, self._awaiting_oracle, self.links if talks else self._local, kind)
-        self.links.wait()
-        self.state = awaited(new)
+        kind = self._begin()
+        self.state = self.iteration.advanced(self.state, kind)
         self.monitor.observe(self.state)
-        self.costs += Costs(int(talks), self.links.bytes_sent, self.oracle.evaluations)
-        self.t += 1
+        self._count(kind)
 
     def advance(
         self,
@@ -142,16 +136,69 @@ class DistributedEngine(Engine):
         stopped: Callable[[], bool] = lambda: False,
         announce: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run `count` iterations; all of them, even if this process was asked to stop, since the others continue.
+        """Run `count` iterations, the same as by `step` but faster; the state is updated in place.
 
-        None are compiled, so `announce` is not called.
+        All of them, even if this process was asked to stop, since the others continue. `announce` is called before any
+        are compiled.
         """
-        for _ in range(count):
-            self.step()
+        accelerator = self._accelerated()
+        accelerator.announce = announce
+        end = self.t + count
+        while self.t < end:
+            if self._stands_still():
+                continue
+            kinds = (self._begin(), *self._local_steps(end))
+            if accelerator.compiled and not accelerator.is_prepared(kinds[0]):
+                # Some may compile for longer than the others would wait for a message.
+                with self.communicator.all_or_none("compile the iterations"):
+                    accelerator.prepare(kinds[0])
+            for kind in kinds[: accelerator.run(kinds)]:
+                self._count(kind)
+
+    def _stands_still(self) -> bool:
+        """Whether this iteration leaves the rows held here as they are; if so, it is done."""
+        if not self.communicator.stands_still(self.t, self.period, self.algorithm.vectors()):
+            return False
+        self.state.t.add_(1)
+        self.t += 1
+        return True
+
+    def _begin(self) -> str:
+        """Begin an iteration; return its kind."""
+        kind = self.algorithm.kind(self.t, self.period)
+        self.links.reset_counts()
+        if self.algorithm.communicates(kind):
+            self.links.begin(self.t // self.period, self.algorithm.mixes)
+        return kind
+
+    def _local_steps(self, end: int) -> list[str]:
+        """The kinds of the iterations after this one that can be captured with it: those of this phase."""
+        if self.device.type != "cuda" or self.algorithm.communicates(self.algorithm.kind(self.t, self.period)):
+            return []
+        phase_end = min(end, self.t - self.t % self.period + self.period)
+        kinds = (self.algorithm.kind(t, self.period) for t in range(self.t + 1, phase_end))
+        return list(takewhile(lambda kind: not self.algorithm.communicates(kind), kinds))
+
+    def _accelerated(self) -> Accelerator:
+        """The accelerator, holding the present state."""
+        if self._accelerator is None or self.state is not self.iteration.state:
+            self.iteration.hold(self.state)
+            self.state = self.iteration.state
+            precision, compile = self.oracle.model.precision, self.settings.compile
+            self._accelerator = Accelerator(self.iteration, precision, self.device, compile, self.steps)
+        return self._accelerator
+
+    def _count(self, kind: str) -> None:
+        # Gradients are counted when a step is run or traced, the same in every step of a kind.
+        evaluations = self._evaluations.setdefault(kind, self.oracle.evaluations)
+        self.costs += Costs(int(self.algorithm.communicates(kind)), self.links.bytes_sent, evaluations)
+        self.t += 1
 
     def watch(self, capacity: int) -> None:
         """Attach a new monitor of the rows held here; the consensus error at every iteration is not known."""
         self.monitor = Monitor(self.problem.labels, self.clients, self.problem.n, 0, self.state)
+        self.iteration.monitor = self.monitor
+        self._accelerator = None  # what was captured shows the state to another monitor
         self.monitor.observe(self.state)
 
     # Complete states, for checkpoints
@@ -192,39 +239,13 @@ class DistributedEngine(Engine):
 
     def _start(self, mix: Mix) -> None:
         self.channel_state.clear()
-        self.links.bytes_sent = 0.0
+        self.links.reset_counts()
         self.links.begin(0)
         self.oracle.begin(torch.zeros((), dtype=torch.int64, device=self.device))
-        new = self.algorithm.init(self.oracle.start(), self._awaiting_oracle, mix)
+        new = self.algorithm.init(self.oracle.start(), AwaitingOracle(self.oracle), mix)
         self.links.wait()
         self.state = awaited(new)
         self.channel_state.memory.clear()  # the first step mixes other variables than the start
         self.links.reset(resumed=False)
         self.t = 0
         self.watch(0)
-
-
-class AwaitingOracle:
-    """The oracle, for rows that may still be on their way: it waits for them where it needs them, and only there.
-
-    In `grad(mix(x), sample())`, the mini-batch is drawn while x travels.
-    """
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-        self.weights = oracle.weights
-
-    def sample(self, size: BatchSize | None = None) -> Batch:
-        return self._oracle.sample(size)
-
-    def grad(self, x: Tensor, batch: Batch) -> Tensor:
-        return self._oracle.grad(awaited(x), batch)
-
-    def full_grad(self, x: Tensor) -> Tensor:
-        return self._oracle.full_grad(awaited(x))
-
-    def prox(self, z: Tensor, step: float | Tensor) -> Tensor:
-        return self._oracle.prox(awaited(z), awaited(step))
-
-    def normal(self, like: Tensor) -> Tensor:
-        return self._oracle.normal(like)

@@ -173,8 +173,8 @@ class LinkMix:
     Attributes
     ----------
     bytes_sent
-        Sent by a client for a trial, on average over those held here, in messages of fixed size; whoever counts resets
-        it to 0. Messages of varying size are counted in the channel's state.
+        Sent by a client for a trial, on average over those held here, in messages of fixed size, since
+        `reset_counts`. Messages of varying size are counted in the channel's state.
     traffic
         What went to each rank since the start.
     """
@@ -197,7 +197,7 @@ class LinkMix:
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
         self._gain = self.channel.gain_on(d, 1 - network.lam_min)
         self._seeds = torch.tensor(list(seeds) or [0] * trials, dtype=torch.int64, device=communicator.device)
-        self.bytes_sent = 0.0
+        self.reset_counts()
         self.traffic: dict[int, Traffic] = {}
         self._routes, self._dtype = Routes(network, self.placement, communicator.rank), dtype
         self._pool, self._wire_pool = BufferPool(communicator.device), BufferPool(communicator.wire)
@@ -213,6 +213,10 @@ class LinkMix:
         if network.loss is not None and network.n > 1:
             self._lossy = LossyLinks(network, network.loss, self.held, trials, communicator.device, dtype)
         self.begin(0)
+
+    def reset_counts(self) -> None:
+        """Count from zero the bytes that a client sends."""
+        self.bytes_sent = 0.0
 
     def begin(self, phase: int, variables: Sequence[str] = ()) -> None:
         """Begin a step in a communication phase: in a network that changes, each has its own links.

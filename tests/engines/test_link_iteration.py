@@ -1,0 +1,193 @@
+"""Compiled iterations of the distributed engine: local steps complete, others in pieces between their exchanges."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from depositum.algorithms import State
+from depositum.engines import Costs, compilation
+from depositum.engines.compilation import Accelerator, trace
+from depositum.engines.distributed import DistributedEngine, Messages
+from depositum.engines.distributed.async_tensor import AsyncTensor
+from depositum.engines.distributed.link_iteration import Exchange, cut_at_exchanges
+from depositum.engines.iteration import state_tensors
+from depositum.errors import PeerLost
+from tests.support.rank_engines import (
+    COMPILED_STEPS,
+    SEEDS,
+    SETTINGS,
+    compiled_trajectories,
+    resumes_compiled,
+    setting,
+    small_network,
+)
+from tests.support.rank_processes import launch
+from tests.support.thread_communicator import Hub, ThreadCommunicator, ThreadTransfer, run_threads
+
+#: Methods whose exchanges differ: one, two after or beside one another, averages, degrees, push-sum, several kinds.
+CASES = [
+    ("depositum", 5),
+    ("extra", 1),
+    ("k-gt", 2),
+    ("deepstorm", 2),
+    ("scaffold", 3),
+    ("sppdm", 1),
+    ("depositum-directed", 2),
+    ("proxgt-sr-o", 3),
+    ("cdproxsgt", 2),
+]
+
+
+def engine(group: ThreadCommunicator, name: str, period: int, n: int = 4) -> DistributedEngine:
+    settings = replace(SETTINGS, compile="always")
+    made = DistributedEngine(*setting(name, n), group, period=period, batch_size=4, settings=settings)
+    made.start()
+    made.watch(20)
+    return made
+
+
+@pytest.fixture
+def uncompiled_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced iterations are cut, but run as they are; threads trace one after another."""
+    lock, traced = threading.Lock(), trace
+
+    def alone(*arguments: Any) -> GraphModule:
+        with lock:
+            return traced(*arguments)
+
+    monkeypatch.setattr(compilation, "trace", alone)
+    monkeypatch.setattr(compilation, "_compile_part", lambda graph, tensors: graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "period"), CASES)
+@pytest.mark.usefixtures("uncompiled_pieces")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_cut_step_equals_the_step(name: str, period: int) -> None:
+    """The same bits at the same cost. Fails if a rehearsal is not undone, or an exchange gets or gives other rows."""
+
+    def work(group: ThreadCommunicator) -> tuple[dict[str, Tensor], dict[str, Tensor], Costs, Costs, set[str]]:
+        plain, fast = engine(group, name, period), engine(group, name, period)
+        for _ in range(11):
+            plain.step()
+        for count in (1, 4, 6):
+            fast.advance(count)
+        assert fast._accelerator is not None
+        return plain.snapshot(), fast.snapshot(), plain.costs, fast.costs, fast._accelerator._compiled
+
+    for plain, fast, costs, fast_costs, compiled in run_threads(2, work):
+        assert plain.keys() == fast.keys()
+        assert all(torch.equal(plain[key], fast[key]) for key in plain)
+        assert costs == fast_costs
+        assert "exchange" in compiled or name == "cdproxsgt"
+        assert "local" in compiled or period == 1
+
+
+def cut_step(name: str, exchange: Exchange, compute: Callable[[], object]) -> tuple[Callable[[], object], State]:
+    """A cut step, with a call of `compute` before each piece, and the state that it advances in place."""
+    made = engine(ThreadCommunicator(Hub(1), 0), name, 1)
+    iteration = made.iteration
+    iteration.hold(made.state)
+    with iteration.rehearsing():
+        iteration("exchange")
+    with iteration.tracing():
+        graph = trace(iteration, "exchange")
+
+    def compiler(piece: GraphModule, tensors: object) -> Callable[..., object]:
+        return lambda *arguments: (compute(), piece(*arguments))[1]
+
+    cut = cut_at_exchanges(graph, compiler, exchange, lambda: None)
+    return lambda: cut(*iteration.tensors()), iteration.state
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [
+        ("extra", "compute send compute wait compute"),
+        ("depositum", "compute send compute wait compute send compute wait compute"),
+        ("k-gt", "compute send compute send wait compute wait compute"),
+    ],
+)
+def test_a_cut_step_continues_while_its_rows_travel(name: str, events: str) -> None:
+    """Fails if a result is awaited before it is needed."""
+    recorded: list[str] = []
+
+    def exchange(operation: str, z: Tensor) -> Tensor:
+        recorded.append("send")
+        return AsyncTensor(z, lambda: recorded.append("wait") or z.clone())
+
+    step, _ = cut_step(name, exchange, lambda: recorded.append("compute"))
+    step()
+    assert recorded == events.split()
+
+
+@pytest.mark.parametrize("name", ["depositum", "k-gt"])
+def test_the_state_is_what_it_was_if_an_exchange_fails(name: str) -> None:
+    """Whichever does, and as late as possible."""
+    for failing in (0, 1):
+        calls = count()
+
+        def exchange(operation: str, z: Tensor, failing: int = failing, calls: Iterator[int] = calls) -> Tensor:
+            def finish() -> Tensor:
+                if next(calls) == failing:
+                    raise PeerLost("rank 1 is gone", [1])
+                return z.clone()
+
+            return AsyncTensor(z, finish)
+
+        step, state = cut_step(name, exchange, lambda: None)
+        before = [tensor.clone() for tensor in state_tensors(state).values()]
+        with pytest.raises(PeerLost):
+            step()
+        assert all(torch.equal(a, b) for a, b in zip(state_tensors(state).values(), before, strict=True))
+
+
+class KeepingCommunicator(ThreadCommunicator):
+    """Keeps what it sends, as members of a federation do for neighbours that restart."""
+
+    def post(self, messages: Messages, *arguments: Any) -> ThreadTransfer:
+        self.kept = [*getattr(self, "kept", []), *((message, message.clone()) for message in messages.values())]
+        return super().post(messages, *arguments)
+
+
+def test_what_was_sent_does_not_change_when_the_state_advances() -> None:
+    """Methods that send a variable of the state itself; fails if the message is a view of it."""
+    hub = Hub(2)
+
+    def work(rank: int) -> bool:
+        group = KeepingCommunicator(hub, rank)
+        engine(group, "extra", 1).advance(3)
+        return all(torch.equal(message, copy) for message, copy in group.kept)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(Accelerator, "prepare", lambda self, kind: self._programs.update({kind: self._plain(kind)}))
+        assert list(pool.map(work, range(2))) == [True, True]
+
+
+@pytest.mark.slow
+def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompiled_ones() -> None:
+    """Four processes, two seeds, a model with buffers: to 1e-10 in float64."""
+    sim = small_network("never", 4)
+    sim.advance(COMPILED_STEPS)
+    ranks = launch(compiled_trajectories, 4, 4)
+    for key, expected in sim.snapshot().items():
+        for rank, (plain, compiled, same_costs, announced) in enumerate(ranks):
+            own = expected.view(len(SEEDS), 4, -1)[:, rank] if expected.ndim else expected
+            for found in (plain[key], compiled[key]):
+                assert np.allclose(found.reshape(own.shape), own, rtol=0, atol=1e-10), (key, rank)
+            assert same_costs
+            assert announced == [0, 1], "an exchange and a local step, when each first occurs"
+
+
+@pytest.mark.slow
+def test_a_compiled_run_of_processes_resumes_to_the_same_bytes() -> None:
+    assert launch(resumes_compiled, 2, 4) == [True, True]
