@@ -115,7 +115,7 @@ def test_a_resumed_run_is_compiled_from_its_first_iteration_on() -> None:
 def test_a_failing_compiled_program_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What its first part has written is restored before the plain iteration runs instead."""
 
-    def failing(self: Accelerator, kind: str) -> Callable[[], None]:
+    def failing(self: Accelerator, kind: str, before: object) -> Callable[[], None]:
         def program() -> None:
             self.iteration.state.x.mul_(2)
             raise RuntimeError("no second part")
@@ -138,7 +138,7 @@ def test_lack_of_memory_is_raised_for_several_trials_only(monkeypatch: pytest.Mo
     Fails if many seeds run slowly because the compiled form of all of them did not fit.
     """
 
-    def out_of_memory(self: Accelerator, kind: str) -> Callable[[], None]:
+    def out_of_memory(self: Accelerator, kind: str, before: object) -> Callable[[], None]:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(Accelerator, "_compiled_program", out_of_memory)

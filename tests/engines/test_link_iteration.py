@@ -1,10 +1,10 @@
 """Compiled iterations of the distributed engine: local steps complete, others in pieces between their exchanges."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from tests.support.rank_engines import (
     setting,
     small_network,
 )
-from tests.support.rank_processes import launch
+from tests.support.rank_processes import RankProcesses
 from tests.support.thread_communicator import Hub, ThreadCommunicator, ThreadTransfer, run_threads
 
 #: Methods whose exchanges differ: one, two after or beside one another, averages, degrees, push-sum, several kinds.
@@ -134,7 +134,7 @@ def test_a_cut_step_continues_while_its_rows_travel(name: str, events: str) -> N
 def test_the_state_is_what_it_was_if_an_exchange_fails(name: str) -> None:
     """Whichever does, and as late as possible."""
     for failing in (0, 1):
-        calls = count()
+        calls = itertools.count()
 
         def exchange(operation: str, z: Tensor, failing: int = failing, calls: Iterator[int] = calls) -> Tensor:
             def finish() -> Tensor:
@@ -174,20 +174,25 @@ def test_what_was_sent_does_not_change_when_the_state_advances() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompiled_ones() -> None:
-    """Four processes, two seeds, a model with buffers: to 1e-10 in float64."""
-    sim = small_network("never", 4)
+@pytest.mark.parametrize(("name", "size"), [("depositum", 2), ("prox-dgd", 4)])
+def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompiled_ones(name: str, size: int) -> None:
+    """Two seeds, a model with buffers: to 1e-10 in float64."""
+    sim, n = small_network(name, "never", 4), 4
     sim.advance(COMPILED_STEPS)
-    ranks = launch(compiled_trajectories, 4, 4)
-    for key, expected in sim.snapshot().items():
-        for rank, (plain, compiled, same_costs, announced) in enumerate(ranks):
-            own = expected.view(len(SEEDS), 4, -1)[:, rank] if expected.ndim else expected
+    with RankProcesses(compiled_trajectories, size, n, name) as started:
+        ranks = started.results(600)
+    for key, complete in sim.snapshot().items():
+        for rank, (plain, compiled, _, _) in enumerate(ranks):
+            share = slice(rank * n // size, (rank + 1) * n // size)
+            expected = complete.view(len(SEEDS), n, -1)[:, share] if complete.ndim else complete
             for found in (plain[key], compiled[key]):
-                assert np.allclose(found.reshape(own.shape), own, rtol=0, atol=1e-10), (key, rank)
-            assert same_costs
-            assert announced == [0, 1], "an exchange and a local step, when each first occurs"
+                assert np.allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-10), (key, rank)
+    for _, _, same_costs, announced in ranks:
+        assert same_costs
+        assert announced == [0, 1], "when each kind of step first occurs"
 
 
 @pytest.mark.slow
 def test_a_compiled_run_of_processes_resumes_to_the_same_bytes() -> None:
-    assert launch(resumes_compiled, 2, 4) == [True, True]
+    with RankProcesses(resumes_compiled, 2, 4, "depositum") as started:
+        assert started.results(600) == [True, True]

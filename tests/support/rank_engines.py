@@ -242,11 +242,10 @@ def time_varying_trajectories(n: int) -> list[Array]:
 COMPILED_STEPS = 7
 
 
-def small_network(compile: Any, n: int, group: Any = None) -> Simulator | DistributedEngine:
-    """DEPOSITUM on a model with a hidden layer, with an exchange every third iteration, at t = 0."""
+def small_network(name: str, compile: Any, n: int, group: Any = None) -> Simulator | DistributedEngine:
+    """A method on a model with buffers, with an exchange every third iteration, at t = 0."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(D_IN, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES))
-    parts = problem(n, model=model), dp.ring(n), dp.Depositum(0.1, 0.5)
+    parts = problem(n, model=batch_norm_model()), dp.ring(n), dp.algorithm(name)
     settings = replace(SETTINGS, compile=compile)
     engine: Simulator | DistributedEngine
     if group is None:
@@ -258,21 +257,21 @@ def small_network(compile: Any, n: int, group: Any = None) -> Simulator | Distri
     return engine
 
 
-def compiled_trajectories(n: int) -> tuple[dict[str, Array], dict[str, Array], bool, list[int]]:
+def compiled_trajectories(n: int, name: str) -> tuple[dict[str, Array], dict[str, Array], bool, list[int]]:
     """Final states of uncompiled and of compiled iterations, whether these cost the same, and what was announced."""
     group, announced = join(30, "cpu"), []
-    plain, compiled = small_network("never", n, group), small_network("always", n, group)
-    for engine in (plain, compiled):
-        engine.advance(COMPILED_STEPS, announce=lambda: announced.append(engine.t))
+    plain, compiled = small_network(name, "never", n, group), small_network(name, "always", n, group)
+    plain.advance(COMPILED_STEPS)
+    compiled.advance(COMPILED_STEPS, announce=lambda: announced.append(compiled.t))
     group.leave()
     states = [{key: tensor.numpy() for key, tensor in engine.snapshot().items()} for engine in (plain, compiled)]
     return states[0], states[1], plain.costs == compiled.costs, announced
 
 
-def resumes_compiled(n: int) -> bool:
+def resumes_compiled(n: int, name: str) -> bool:
     """Whether a compiled run that another engine resumes in the middle of a phase ends in the same bytes."""
     group = join(30, "cpu")
-    uninterrupted, resumed = small_network("always", n, group), small_network("always", n, group)
+    uninterrupted, resumed = (small_network(name, "always", n, group) for _ in range(2))
     uninterrupted.advance(5)
     halfway, costs = uninterrupted.snapshot(), uninterrupted.costs
     uninterrupted.advance(4)
