@@ -15,6 +15,7 @@ from depositum.cli.options import ConfigFile, Overrides
 from depositum.errors import ConfigError
 from depositum.metrics import cheap
 from depositum.networks import Network
+from depositum.networks.communication_network import MAX_WINDOW_CLIENTS
 from depositum.problem.constants import MeasuredConstant, smoothness, variance
 from depositum.runs import ResolvedConfig, build_engine, load
 
@@ -207,15 +208,18 @@ def _practice(setting: theory.Setting) -> Iterator[str]:
 
 def _lam_scope(network: Network) -> str:
     """Which W the λ of a time-varying network refers to."""
-    if network.one_peer is not None:
+    if network.one_peer is not None or network.sequence is not None:
         return "  (of the mean W over all phases)"
     return "  (of W with all links present)" if network.drop is not None else ""
 
 
 def _limitations(method: Depositum, network: Network) -> Iterator[str]:
     """Notes on the parts of the configuration that the theorem does not cover."""
-    if network.drop is not None or network.one_peer is not None:
+    if network.varies:
         yield "note: the theorem assumes one W for all phases; nothing above is proven for this time-varying network"
+        if network.n <= MAX_WINDOW_CLIENTS:
+            phases = network.window
+            yield f"effective λ, ‖W^{{B−1}} ⋯ W^0 − J‖^(1/B): {network.effective_lam():.6g} over B = {phases} phases"
     if not isinstance(as_schedule(method.alpha), Constant):
         yield "note: the theorem assumes a constant α; the values above use the largest α of the schedule"
     if method.start != "average":

@@ -96,7 +96,8 @@ class ChannelState:
 class MatrixMix:
     """W^t ⊗ I on the rows `[S·n, d]` of S trials, through a channel.
 
-    W^t is the network's W, or what remains of it in a phase in which links are dropped or clients meet in pairs.
+    W^t is the network's W, what remains of it where links are dropped or clients meet in pairs, or that of the graph
+    of the phase.
     """
 
     def __init__(
@@ -128,6 +129,10 @@ class MatrixMix:
             )
         for table in (self._static, self._links, *([self._push] if self._push else [])):
             table.prepare()
+        if network.sequence is not None:
+            tables = [network.sequence.entries(W), *([network.sequence.entries(W, push=True)] if self._push else [])]
+            self._tables = [torch.tensor(table, dtype=dtype, device=device) for table in tables]
+            self._degrees = torch.tensor(network.sequence.degrees(), dtype=dtype, device=device)
         self._lossy = None
         if network.loss is not None and network.n > 1:
             self._lossy = LossyLinks(network, network.loss, range(self.n), trials, device, dtype)
@@ -154,10 +159,17 @@ class MatrixMix:
         """Begin a step in a communication phase (an int64 tensor on the device), which a changing W depends on."""
         self.channel_state.begin_step()
         self._phase, self._transmissions = phase, 0
-        self.weights, self.links = self._static, self._links
-        drop, one_peer = self.network.drop, self.network.one_peer
+        self.weights, self.links, self.pushing = self._static, self._links, self._push or self._static
+        drop, one_peer, sequence = self.network.drop, self.network.one_peer, self.network.sequence
         if self._lossy is not None:
             self._lossy.begin(phase)
+        if sequence is not None:
+            index = sequence.index(phase).view(1)
+            both = [MixingWeights(self.pattern, table.index_select(0, index)[0]) for table in self._tables]
+            self.weights, self.pushing = both[0], both[-1]
+            linked = (self.weights.entries > 0) & ~self._own
+            self.links = MixingWeights(self.pattern, linked.to(self._static.entries.dtype))
+            self._present_degree = self._degrees.index_select(0, index)[0]
         if one_peer is not None:
             peers = one_peer.peer(phase, self._clients)
             if drop is not None:
@@ -171,10 +183,13 @@ class MatrixMix:
             kept = torch.where(present, entries, 0)
             self.weights = MixingWeights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
             self.links = MixingWeights(self.pattern, torch.where(present, self._links.entries, 0))
+            self.pushing = self.weights
 
     def mean_degree(self, phase: int) -> float:
         """The neighbours that a client sends a row to in a phase, on average over clients."""
-        drop, one_peer = self.network.drop, self.network.one_peer
+        drop, one_peer, sequence = self.network.drop, self.network.one_peer, self.network.sequence
+        if sequence is not None:
+            return float(self._degrees[sequence.at(phase)].mean())
         if one_peer is None and drop is None:
             return self._copies
         now, clients = torch.tensor(phase), torch.arange(self.n)
@@ -192,6 +207,8 @@ class MatrixMix:
         """Neighbours of each row in this phase, `[S·n, 1]`."""
         if self.network.one_peer is not None:
             return self._met
+        if self.network.sequence is not None:
+            return self._present_degree.repeat(self.trials)[:, None]
         if self.network.drop is None:
             return self._static_degree
         return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
@@ -207,7 +224,7 @@ class MatrixMix:
         """C z, through the channel: W z on an undirected network."""
         if self._lossy is not None:
             return self._arriving(z, self._lossy, self.channel, pushed=True)
-        return self._mixed(z, self._push or self.weights)
+        return self._mixed(z, self.pushing)
 
     def push_weights(self, phi: Tensor) -> Tensor:
         """C φ of the push-sum weights `[S·n, 1]`, whatever the channel; φ itself where W 1 = 1 and nothing is lost."""
@@ -216,7 +233,7 @@ class MatrixMix:
         if self._push is None:
             return phi
         self._count(Exact(), phi)
-        return self._push(phi, self.inline)
+        return self.pushing(phi, self.inline)
 
     def _arriving(self, z: Tensor, links: LossyLinks, channel: Channel, pushed: bool) -> Tensor:
         """R z, or C z, of what has arrived by now."""

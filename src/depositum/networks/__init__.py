@@ -7,7 +7,7 @@ ring(hops=2) of 10 clients, 20 edges, metropolis weights, λ = 0.6472, gap = 0.3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import networkx as nx
 
@@ -16,21 +16,28 @@ from depositum.networks.communication_network import Network
 from depositum.networks.directed_network import (
     DIRECTED_TOPOLOGIES,
     DirectedNetwork,
+    directed_choice,
     directed_exponential,
+    directed_file,
+    directed_one_peer_exponential,
     directed_random,
     directed_ring,
 )
+from depositum.networks.graph_sequence import GraphSequence
 from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
+from depositum.networks.sequences import SEQUENCES, network_sequence
 from depositum.networks.specifications import Mixing, Topology, topology_graph
 from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
 
 __all__ = [
     "DIRECTED_TOPOLOGIES",
     "MIXINGS",
+    "SEQUENCES",
     "TOPOLOGIES",
     "DirectedNetwork",
     "DroppedLinks",
+    "GraphSequence",
     "LostMessages",
     "Mixing",
     "Network",
@@ -39,6 +46,8 @@ __all__ = [
     "build",
     "complete",
     "directed_exponential",
+    "directed_file",
+    "directed_one_peer_exponential",
     "directed_random",
     "directed_ring",
     "erdos_renyi",
@@ -47,6 +56,7 @@ __all__ = [
     "grid",
     "hypercube",
     "network",
+    "network_sequence",
     "one_peer_exponential",
     "path",
     "ring",
@@ -80,7 +90,10 @@ def build(
 
 def _static(topology: Topology, mixing: Mixing, n: int, base: Path | None) -> Network:
     """The network with all its links."""
-    if (directed := _directed(topology, n)) is not None:
+    if _chosen(topology) in SEQUENCES:
+        assert isinstance(topology, str | Mapping)
+        return SEQUENCES.parse(topology, "topology").make(n, mixing, base)
+    if (directed := _directed(topology, n, base)) is not None:
         _check_default(mixing, directed.name)
         return directed
     name, graph = topology_graph(topology, n, base)
@@ -104,21 +117,23 @@ def network(
     return build(topology, mixing, n, drop=drop, loss=loss, late=late)
 
 
-def _directed(topology: Topology, n: int) -> DirectedNetwork | None:
+def _directed(topology: Topology, n: int, base: Path | None) -> DirectedNetwork | None:
     """The directed network that was chosen: by name, or a digraph with an edge that has none back."""
     if isinstance(topology, nx.DiGraph) and any(not topology.has_edge(b, a) for a, b in topology.edges()):
         if len(topology) != n:
             raise NetworkError("topology", f"a digraph of {len(topology)} nodes given for {n} clients")
         return DirectedNetwork.from_digraph(topology)
-    name = topology if isinstance(topology, str) else next(iter(topology), None) if _is_table(topology) else None
-    if name not in DIRECTED_TOPOLOGIES:
+    if _chosen(topology) not in DIRECTED_TOPOLOGIES:
         return None
     assert isinstance(topology, str | Mapping)
-    return DIRECTED_TOPOLOGIES.parse(topology, "topology").make(n)
+    return directed_choice(topology, base).make(n)
 
 
-def _is_table(topology: Topology) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(topology, Mapping) and len(topology) == 1
+def _chosen(topology: Topology) -> object:
+    """The name that a topology has in a configuration, if it has one."""
+    if isinstance(topology, Mapping):
+        return next(iter(topology)) if len(topology) == 1 else None
+    return topology if isinstance(topology, str) else None
 
 
 def _check_default(mixing: Mixing, topology: str) -> None:

@@ -7,6 +7,7 @@ disagreement that one exchange leaves.
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp, log
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from depositum.errors import NetworkError
+from depositum.networks.graph_sequence import GraphSequence
 from depositum.networks.graphs import Graph, as_client_graph, graph_from_pairs
 from depositum.networks.mixing_matrices import Matrix, Sparse, adjacency, row_sums, stored_entries, with_diagonal
 from depositum.networks.specifications import Mixing, mixing_matrix, real_matrix
@@ -24,6 +26,10 @@ from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerE
 
 #: Tolerance for rounding in the symmetry, row sums and zeros of a given matrix, and in λ.
 ROUNDING = 1e-12
+
+#: Phases over which the effective λ of links that come and go at random is computed, and the most clients for which it
+#: is part of a network's description.
+RANDOM_WINDOW, MAX_WINDOW_CLIENTS = 50, 200
 
 #: Up to this many clients λ comes from all eigenvalues of the dense W, beyond from `extreme_eigenvalues`.
 MAX_DENSE_CLIENTS = 1_000
@@ -36,7 +42,7 @@ class Network:
     Made by `from_graph`, `from_matrix` or a constructor such as `ring(10)`. Rounding errors in a given W (up to 1e-12)
     are removed: W is replaced by (W + Wᵀ) / 2, and its diagonal set so that rows sum to one.
 
-    A time-varying network has `drop`, `one_peer` or both; `graph` then contains the links of all phases.
+    A time-varying network has `drop`, `one_peer` or both, or `sequence`; `graph` then contains the links of all phases.
 
     >>> import networkx as nx
     >>> network = Network.from_graph(nx.cycle_graph(10))
@@ -52,8 +58,8 @@ class Network:
     weights: Sparse
     """The mixing matrix W, float64 `[n, n]`, read-only: SciPy's CSR format, indices sorted, the diagonal stored.
 
-    A dense matrix may be given. With `drop`, the weights while every link is present; with `one_peer`, their mean over
-    the phases.
+    A dense matrix may be given. With `drop`, the weights while every link is present; with `one_peer` or `sequence`,
+    their mean over the phases.
     """
     name: str = "graph"
     """Name of the graph: `"ring(hops=2)"`."""
@@ -65,6 +71,8 @@ class Network:
     """Who exchanges with whom in which phase, if clients exchange with one partner at a time."""
     loss: LostMessages | None = None
     """Which messages are lost or late in one direction of a link."""
+    sequence: GraphSequence | None = None
+    """Which graph there is in which phase, if each phase has another one."""
 
     @classmethod
     def from_graph(
@@ -94,7 +102,7 @@ class Network:
         return cls(graph, matrix, name)
 
     def __post_init__(self) -> None:
-        self._check_loss()
+        self._check_combination()
         graph = as_client_graph(self.graph)
         n = len(graph)
         matrix = _to_csr(self.weights)
@@ -112,8 +120,10 @@ class Network:
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "weights", weights)
 
-    def _check_loss(self) -> None:
+    def _check_combination(self) -> None:
         """Refuse lost messages where weights change: running sums are divided by the weights of all phases at once."""
+        if self.sequence is not None and (self.drop is not None or self.one_peer is not None):
+            raise NetworkError("drop", "given, but each phase has a graph of its own; leave edges out of the graphs")
         if self.loss is not None and self.varies:
             raise NetworkError(
                 "loss" if self.loss.p else "late",
@@ -123,7 +133,7 @@ class Network:
     @property
     def varies(self) -> bool:
         """Whether W is another one in each phase."""
-        return self.drop is not None or self.one_peer is not None
+        return self.drop is not None or self.one_peer is not None or self.sequence is not None
 
     @property
     def n(self) -> int:
@@ -144,6 +154,9 @@ class Network:
 
     def matrix(self, phase: int) -> Matrix:
         """The dense W `[n, n]` of communication phase 0, 1, …; always `W` if the network does not vary in time."""
+        if self.sequence is not None:
+            dense: Matrix = self.sequence.weights[self.sequence.at(phase)].toarray()
+            return dense
         W = self.W if self.one_peer is None else self.one_peer.matrix(phase)
         return W if self.drop is None else self.drop.apply(W, phase)
 
@@ -200,6 +213,35 @@ class Network:
         return max(map(abs, self._extremes)) if self.n > 1 else 0.0
 
     @property
+    def window(self) -> int:
+        """The phases after which links come again; of links that come and go at random, `RANDOM_WINDOW`."""
+        if self.one_peer is not None and self.drop is None:
+            return max(self.one_peer.phases, 1)
+        if self.sequence is not None and self.sequence.order == "periodic":
+            return len(self.sequence)
+        return RANDOM_WINDOW if self.varies else 1
+
+    def effective_lam(self, phases: int | None = None) -> float:
+        """‖(I − J) W^{B−1} ⋯ W^0‖^{1/B}: the fraction of a disagreement that remains per phase, over B phases.
+
+        The norm is the largest singular value. B is `phases`, by default `window`; for B = 1 on a network that does
+        not vary it is λ. On directed networks it is that of R.
+
+        >>> from depositum.networks import one_peer_exponential
+        >>> one_peer_exponential(8).effective_lam()
+        0.0
+        """
+        count = self.window if phases is None else phases
+        product, logarithm = np.eye(self.n) - 1 / self.n, 0.0
+        for phase in range(count):
+            product = self.matrix(phase) @ product
+            product = product - product.mean(0)
+            if (norm := float(np.linalg.norm(product, 2))) < ROUNDING:
+                return 0.0
+            product, logarithm = product / norm, logarithm + log(norm)  # of many phases it would be all rounding
+        return exp(logarithm / count)
+
+    @property
     def gap(self) -> float:
         """The spectral gap 1 - λ: the larger, the faster the clients agree."""
         return 1.0 - self.lam
@@ -214,10 +256,17 @@ class Network:
         """λ_n, the smallest eigenvalue of W, in (-1, 1]."""
         return self._extremes[1]
 
+    def _described_window(self) -> str:
+        """λ over a window of phases, as part of a sentence, where it says more than λ and is quick to compute."""
+        if (self.one_peer is None and self.sequence is None) or self.n > MAX_WINDOW_CLIENTS:
+            return ""
+        return f", effective λ = {self.effective_lam():.4f} over {self.window} phases"
+
     def __str__(self) -> str:
         clients, edges = ("client", "clients")[self.n != 1], ("edge", "edges")[self.edges != 1]
         dropped = "" if self.drop is None else f", each link dropped with probability {self.drop.p:g}"
         dropped += "" if self.loss is None else f", {self.loss}"
+        dropped += self._described_window()
         return (
             f"{self.name} of {self.n} {clients}, {self.edges} {edges}, {self.mixing} weights, "
             f"λ = {self.lam:.4f}, gap = {self.gap:.4f}{dropped}"

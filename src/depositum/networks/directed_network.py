@@ -7,8 +7,10 @@ for directed networks use R for what has to agree, C for what has to add up, and
 by which what C has made unequal is divided.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import networkx as nx
@@ -19,10 +21,12 @@ from scipy.sparse.csgraph import connected_components
 
 from depositum.errors import NetworkError, short_repr
 from depositum.networks.communication_network import ROUNDING, Network
+from depositum.networks.graph_sequence import GraphSequence, Order, mean_of
 from depositum.networks.graphs import MAX_DRAWS
 from depositum.networks.mixing_matrices import Matrix, Sparse, stored_entries
+from depositum.networks.specifications import read_edges
 from depositum.randomness import numpy_generator
-from depositum.registry import Registry
+from depositum.registry import Choice, Registry, Spec
 
 #: Directed networks by name; the package supplies the number of clients.
 DIRECTED_TOPOLOGIES: "Registry[DirectedNetwork]" = Registry("directed topology", supplied=1)
@@ -56,20 +60,35 @@ class DirectedNetwork(Network):
         R and C, `[n, n]`, replace the default weights; their nonzero entries are the edges and the diagonal.
         """
         clients = _as_client_digraph(graph)
-        n = len(clients)
-        if n == 0:
+        if len(clients) == 0:
             raise NetworkError("topology", f"{name!r} has no clients; a network needs 1 or more")
-        heard = np.eye(n)
-        for sender, receiver in clients.edges():
-            heard[receiver, sender] = 1.0
-        rows = heard / heard.sum(1, keepdims=True) if R is None else np.asarray(R, dtype=np.float64)
-        columns = heard / heard.sum(0, keepdims=True) if C is None else np.asarray(C, dtype=np.float64)
-        weights = "equal" if R is None and C is None else "given"
-        return cls(clients, sparse.csr_array(rows), name, weights, push_weights=sparse.csr_array(columns))
+        rows, columns = equal_weights(clients)
+        if R is not None:
+            rows = sparse.csr_array(np.asarray(R, dtype=np.float64))
+        if C is not None:
+            columns = sparse.csr_array(np.asarray(C, dtype=np.float64))
+        return cls(clients, rows, name, "equal" if R is None and C is None else "given", push_weights=columns)
+
+    @classmethod
+    def from_digraphs(
+        cls, graphs: Sequence[Any], order: Order = "periodic", seed: int = 0, name: str = "digraphs"
+    ) -> "DirectedNetwork":
+        """A network with another digraph in every phase, with the default weights of each.
+
+        The digraphs have the same nodes 0 … n − 1; together they must be strongly connected.
+        """
+        pairs = [equal_weights(graph) for graph in graphs]
+        sequence = GraphSequence(tuple(R for R, _ in pairs), tuple(C for _, C in pairs), order, seed)
+        union = _numbered(len(graphs[0]), [edge for graph in graphs for edge in graph.edges()])
+        means = mean_of(sequence.weights), mean_of(sequence.push_weights)
+        return cls(union, means[0], name, "equal", sequence=sequence, push_weights=means[1])
 
     def __post_init__(self) -> None:
         if self.drop is not None or self.one_peer is not None:
-            raise NetworkError("drop", "given, but a directed network has the same links in every phase")
+            raise NetworkError(
+                "drop", "given, but links of a directed network have one direction; messages are lost by `loss`"
+            )
+        self._check_combination()
         graph = _as_client_digraph(self.graph)
         n = len(graph)
         linked = np.eye(n, dtype=bool)
@@ -162,6 +181,7 @@ class DirectedNetwork(Network):
             f"{self.name} of {self.n} clients, {self.edges} directed edges, {self.mixing} weights, "
             f"second modulus {self.lam:.4f}, φ between {self.n * self.perron.min():.3f} and "
             f"{self.n * self.perron.max():.3f}{'' if self.loss is None else f', {self.loss}'}"
+            f"{self._described_window()}"
         )
 
 
@@ -199,6 +219,41 @@ def directed_random(n: int, p: float = 0.3, seed: int = 0) -> DirectedNetwork:
     raise NetworkError("p", f"{p:g} given, but none of {MAX_DRAWS} digraphs drawn is strongly connected; raise it")
 
 
+@DIRECTED_TOPOLOGIES.register("directed-one-peer-exponential")
+def directed_one_peer_exponential(n: int) -> DirectedNetwork:
+    """In phase k, client i sends to i + 2^(k mod ⌈log2 n⌉) (mod n): weights 1/2 and 1/2, R = C.
+
+    >>> directed_one_peer_exponential(5).matrix(1)[2].tolist()
+    [0.5, 0.0, 0.5, 0.0, 0.0]
+    """
+    _check_size(n)
+    steps = [1 << k for k in range((n - 1).bit_length())] or [0]
+    graphs = [_numbered(n, [(i, (i + step) % n) for i in range(n)]) for step in steps]
+    return DirectedNetwork.from_digraphs(graphs, name="directed-one-peer-exponential")
+
+
+@DIRECTED_TOPOLOGIES.register("directed-file")
+def directed_file(n: int, path: str) -> DirectedNetwork:
+    """The edges of a file: one `i j` per line, i sends to j, comments after `#`."""
+    return DirectedNetwork.from_digraph(read_edges(Path(path), n, directed=True), name=Path(path).name)
+
+
+directed_file.path_arguments = ("path",)  # type: ignore[attr-defined]
+
+
+def equal_weights(graph: Any) -> tuple[Sparse, Sparse]:
+    """R and C, `[n, n]`, of a digraph on 0 … n − 1: 1/(1 + in-degree) and 1/(1 + out-degree)."""
+    n = len(graph)
+    edges = np.array([*((receiver, sender) for sender, receiver in graph.edges()), *((i, i) for i in range(n))])
+    receivers, senders = edges.T
+    by_receiver = 1.0 / np.bincount(receivers, minlength=n)[receivers]
+    by_sender = 1.0 / np.bincount(senders, minlength=n)[senders]
+    rows, columns = (sparse.csr_array((w, (receivers, senders)), shape=(n, n)) for w in (by_receiver, by_sender))
+    for matrix in (rows, columns):
+        matrix.sort_indices()
+    return rows, columns
+
+
 def _check_size(n: int) -> None:
     if n < 1:
         raise NetworkError("n", f"a network of {short_repr(n)} clients requested; it must have 1 client or more")
@@ -223,3 +278,11 @@ def _as_client_digraph(graph: Any) -> Any:
     if not graph.is_directed():
         edges += [(b, a) for a, b in edges]
     return nx.freeze(_numbered(len(labels), edges))
+
+
+def directed_choice(topology: Spec, base: Path | None) -> Choice[DirectedNetwork]:
+    """The directed topology of a configuration; the path of a file is relative to the configuration's folder."""
+    choice = DIRECTED_TOPOLOGIES.parse(topology, "topology")
+    paths: tuple[str, ...] = DIRECTED_TOPOLOGIES.attribute(topology, "path_arguments", ())
+    absolute = {name: str((base or Path()) / Path(choice.arguments[name]).expanduser()) for name in paths}
+    return replace(choice, arguments=choice.arguments | absolute)

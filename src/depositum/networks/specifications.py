@@ -27,8 +27,8 @@ Topology = Spec | Path | Graph
 Mixing = Spec | Path | ArrayLike | Sparse
 
 
-def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tuple[str, Graph]:
-    """The name of a topology, and its graph on n clients."""
+def topology_graph(topology: Topology, n: int, base: Path | None = None, all_linked: bool = True) -> tuple[str, Graph]:
+    """The name of a topology, and its graph on n clients, each of which a file must link if `all_linked`."""
     if isinstance(topology, nx.Graph):
         graph = as_client_graph(topology)
         if len(graph) != n:
@@ -39,7 +39,7 @@ def topology_graph(topology: Topology, n: int, base: Path | None = None) -> tupl
     if n > MAX_CLIENTS:
         raise NetworkError("n", f"{short_repr(n)} given; a network can have at most {MAX_CLIENTS} clients")
     if (file := _file(topology, TOPOLOGIES, base)) is not None:
-        return file.name, read_edges(file, n)
+        return file.name, read_edges(file, n, all_linked=all_linked)
     assert not isinstance(topology, Path)
     choice = TOPOLOGIES.parse(topology, "topology")
     check_graph_size(choice.name, int(n), choice.arguments)
@@ -73,10 +73,13 @@ def real_matrix(values: Any, what: str) -> Matrix | Sparse:
     return copy
 
 
-def read_edges(file: Path, n: int) -> Graph:
-    """The graph of an edge-list file: one edge `i j` per line, clients numbered from 0, comments after `#`."""
+def read_edges(file: Path, n: int, directed: bool = False, all_linked: bool = True) -> Graph:
+    """The graph of an edge-list file: one edge `i j` per line, clients numbered from 0, comments after `#`.
+
+    `all_linked` refuses clients without an edge, which a graph of a sequence can have.
+    """
     key = "topology"
-    graph = nx.empty_graph(n)
+    graph = nx.empty_graph(n, nx.DiGraph if directed else None)
     for line, fields in _fields(file, key):
         try:
             i, j = (int(field) for field in fields)
@@ -90,9 +93,9 @@ def read_edges(file: Path, n: int) -> Graph:
                     key, f"{file}, line {line}: client {client} does not exist; {n} clients are numbered 0 to {n - 1}"
                 )
         graph.add_edge(i, j)
-    graph = as_client_graph(graph)
+    graph = graph if directed else as_client_graph(graph)
     isolated = sorted(nx.isolates(graph))
-    if isolated and n > 1:
+    if isolated and n > 1 and all_linked:
         named = ", ".join(map(str, isolated[:5])) + (", …" if len(isolated) > 5 else "")
         raise NetworkError(
             key, f"{file}: no edge for {len(isolated)} of {n} clients ({named}); each needs one, or set fewer clients"

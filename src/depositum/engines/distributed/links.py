@@ -22,6 +22,7 @@ from depositum.engines.lost_messages import LossyLinks
 from depositum.engines.mixing import METHOD, NETWORK, ChannelState, IdentityMix, message_words
 from depositum.errors import ConfigError, DivergedError, GroupError
 from depositum.networks import DirectedNetwork, Network
+from depositum.networks.mixing_matrices import Sparse
 
 #: Numbers of a term that stay in a core's own cache until the next term is added.
 CACHED = 1 << 18
@@ -83,27 +84,36 @@ class Routes:
         """The route of communication phase 0, 1, …"""
         network = self.network
         if network.drop is not None:
-            return self._make(phase)
-        return self._cached(0 if network.one_peer is None else phase % max(network.one_peer.phases, 1))
+            return self._make(phase, 0)
+        if network.sequence is not None:
+            return self._cached(0, network.sequence.at(phase))
+        return self._cached(0 if network.one_peer is None else phase % max(network.one_peer.phases, 1), 0)
 
-    def _make(self, phase: int) -> Route:
+    def _make(self, phase: int, graph: int) -> Route:
+        """The route of a phase, in which a network with a sequence of graphs has one of these."""
         sends: dict[int, set[int]] = defaultdict(set)
         receives: dict[int, set[int]] = defaultdict(set)
         mixing, sums, pushing = [], [], []
+        network = self.network
+        weights, push_weights = network.weights, network.push_weights if isinstance(network, DirectedNetwork) else None
+        if network.sequence is not None:
+            weights = network.sequence.weights[graph]
+            push_weights = network.sequence.push_weights[graph] if push_weights is not None else None
+        listeners = None if push_weights is None else push_weights.T.tocsr()
         for i in self.held:
-            own, links = self._links(i, phase)
-            network = self.network
-            directed = network if isinstance(network, DirectedNetwork) else None
+            own, links = self._links(i, phase, weights)
             for j, _ in links:
                 rank = self.placement.rank_of(j)
                 if rank != self.rank:
                     receives[rank].add(j)
-            for j in directed.listeners[i] if directed else [j for j, _ in links]:
+            for j in [j for j, _ in links] if listeners is None else _row(listeners, i):
+                if j == i:
+                    continue
                 rank = self.placement.rank_of(j)
                 if rank != self.rank:
                     sends[rank].add(i)
             mixing.append(Terms(own, links))
-            pushing.append(Terms(own, links) if directed is None else _pushed(directed, i))
+            pushing.append(Terms(own, links) if push_weights is None else _pushed(push_weights, i))
             sums.append(Terms(0.0, tuple((j, 1.0) for j, _ in links)))
         return Route(
             {p: tuple(sorted(sends[p])) for p in sorted(sends)},
@@ -113,16 +123,14 @@ class Routes:
             tuple(pushing),
         )
 
-    def _links(self, i: int, phase: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-        """Client i's own weight in a phase, and its neighbours with theirs."""
+    def _links(self, i: int, phase: int, matrix: Sparse) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Client i's own weight in a phase, and its neighbours with theirs; `matrix` has those of all links."""
         network, number = self.network, torch.tensor(phase)
         if network.one_peer is not None:
             peer = int(network.one_peer.peer(number, torch.tensor(i)))
             weights = {i: 1.0} if peer == i else {i: 0.5, peer: 0.5}
         else:
-            first, last = network.weights.indptr[i : i + 2]
-            row = slice(int(first), int(last))
-            weights = dict(zip(network.weights.indices[row].tolist(), network.weights.data[row].tolist(), strict=True))
+            weights = _row(matrix, i)
         own = weights.pop(i, 0.0)
         if network.drop is not None and weights:
             present = network.drop.present(number, torch.tensor(i), torch.tensor(list(weights))).tolist()
@@ -132,11 +140,15 @@ class Routes:
         return own, tuple(sorted(weights.items()))
 
 
-def _pushed(network: DirectedNetwork, i: int) -> Terms:
+def _row(matrix: Sparse, i: int) -> dict[int, float]:
+    """The stored entries of row i, by column."""
+    row = slice(int(matrix.indptr[i]), int(matrix.indptr[i + 1]))
+    return dict(zip(matrix.indices[row].tolist(), matrix.data[row].tolist(), strict=True))
+
+
+def _pushed(C: Sparse, i: int) -> Terms:
     """The terms of C for client i."""
-    C = network.push_weights
-    row = slice(int(C.indptr[i]), int(C.indptr[i + 1]))
-    weights = dict(zip(C.indices[row].tolist(), C.data[row].tolist(), strict=True))
+    weights = _row(C, i)
     own = weights.pop(i)
     return Terms(own, tuple(sorted(weights.items())), given=1.0 - own)
 

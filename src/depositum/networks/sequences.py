@@ -1,0 +1,84 @@
+"""Networks with another graph in every phase, made of other topologies."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from depositum.errors import NetworkError, renamed_keys, short_repr
+from depositum.networks.communication_network import Network
+from depositum.networks.directed_network import DIRECTED_TOPOLOGIES, DirectedNetwork, directed_choice, directed_file
+from depositum.networks.graph_sequence import GraphSequence, Order, mean_of
+from depositum.networks.graphs import Graph
+from depositum.networks.mixing_matrices import MIXINGS
+from depositum.networks.specifications import Mixing, Topology, mixing_matrix, read_edges, topology_graph
+from depositum.registry import Registry
+
+#: Networks made of other topologies; the package supplies n, the mixing rule and the configuration's folder.
+SEQUENCES: "Registry[Network]" = Registry("topology", supplied=3)
+
+
+@SEQUENCES.register("sequence")
+def sequence(
+    n: int, mixing: Mixing, base: Path | None, graphs: list[Any], order: Order = "periodic", seed: int = 0
+) -> Network:
+    """A list of topologies, edge-list files or networkx graphs, one for each phase.
+
+    Undirected graphs have the weights of the mixing rule. If one of them is directed, all are, with equal weights.
+    Together they must be connected, as one alone need not be.
+    """
+    if not graphs:
+        raise NetworkError("graphs", "none given; a sequence needs 1 or more")
+    parts = []
+    for k, topology in enumerate(graphs):
+        with renamed_keys(lambda key, k=k: f"graphs[{k}]{key.removeprefix('topology')}"):  # type: ignore[misc]
+            parts.append(_part(topology, n, base))
+    name = f"{order} sequence of {len(parts)} graphs"
+    if any(part.is_directed() for part in parts):
+        if mixing != "metropolis":
+            raise NetworkError("mixing", "given, but a graph of the sequence is directed; leave it out")
+        digraphs = [part if part.is_directed() else part.to_directed() for part in parts]
+        return DirectedNetwork.from_digraphs(digraphs, order, seed, name)
+    if not (isinstance(mixing, str | Mapping) and _is_rule(mixing)):
+        raise NetworkError("mixing", f"{short_repr(mixing)} given, but a sequence needs a rule for all of its graphs")
+    rules, matrices = zip(*(mixing_matrix(mixing, part, base) for part in parts), strict=True)
+    made = GraphSequence(matrices, (), order, seed)
+    union = nx.compose_all(parts)
+    return Network(union, mean_of(made.weights), name, rules[0], sequence=made)
+
+
+def network_sequence(
+    graphs: Sequence[Topology], n: int, mixing: Mixing = "metropolis", order: Order = "periodic", seed: int = 0
+) -> Network:
+    """A network of n clients with another graph in every phase, in turn or drawn at `"random"`.
+
+    >>> print(network_sequence(["ring", "star"], 5))  # doctest: +ELLIPSIS
+    periodic sequence of 2 graphs of 5 clients, 7 edges, metropolis weights, ..., effective λ = 0.6569 over 2 phases
+    """
+    return sequence(n, mixing, None, list(graphs), order, seed)
+
+
+def _part(topology: Topology, n: int, base: Path | None) -> Graph:
+    """One graph of a sequence, directed or not; it need not be connected."""
+    if isinstance(topology, nx.DiGraph) and set(topology) == set(range(n)):
+        return topology
+    name = next(iter(topology), None) if isinstance(topology, Mapping) else topology
+    if isinstance(name, str) and name in SEQUENCES:
+        raise NetworkError("topology", "a sequence given; a graph of a sequence is the same in every phase")
+    if isinstance(topology, str | Mapping) and name in DIRECTED_TOPOLOGIES:
+        choice = directed_choice(topology, base)
+        if choice.factory is directed_file:
+            return read_edges(Path(choice.arguments["path"]), n, directed=True, all_linked=False)
+        network = choice.make(n)
+        graph, varies = network.graph, network.varies
+    else:
+        _, graph = topology_graph(topology, n, base, all_linked=False)
+        varies = "one_peer" in graph.graph
+    if varies:
+        raise NetworkError("topology", f"{name!r} given; a graph of a sequence is the same in every phase")
+    return graph
+
+
+def _is_rule(mixing: str | Mapping[str, Any]) -> bool:
+    return (mixing if isinstance(mixing, str) else next(iter(mixing), None)) in MIXINGS
