@@ -1,4 +1,4 @@
-"""Two ways to get decentralized composite learning wrong on imperfect links, and what makes them right.
+"""Four ways to get decentralized composite learning wrong on imperfect links, and what makes them right.
 
 Six clients minimise (1/6) Σ ½‖D_i x − b_i‖² + ‖x‖₁ with exact gradients, in plain NumPy. Run it: python
 examples/imperfect_traps.py. What is printed is the distance of the models from the optimum, and how far the average of
@@ -66,8 +66,62 @@ def lossy(both_ends):
     report(f"30 % lost, {'both directions of a link together' if both_ends else 'each direction on its own'}", x, y, g)
 
 
+RING = sum(np.roll(np.eye(N), k, axis=1) for k in (-1, 0, 1)) / 3
+
+
+def noisy(remedy):
+    """A ring whose links add noise of size 1e-3: nothing done, known to the sender, or differences of running sums."""
+    rng = np.random.default_rng(2)
+    sums, heard = np.zeros((2, N, DIM)), np.zeros((2, N, DIM))  # of models, and of trackers
+
+    def mix(z, k):
+        noise = 1e-3 * rng.normal(size=z.shape)
+        if remedy == "known to the sender":
+            return z + (RING - np.eye(N)) @ (z + noise)
+        received = z + noise
+        if remedy == "unknown, running sums":
+            sums[k] += z
+            received = sums[k] + noise - heard[k]
+            heard[k] += received
+        own = np.diag(np.diag(RING))
+        return own @ z + (RING - own) @ received
+
+    x = np.zeros((N, DIM))
+    y = g = gradients(x)
+    for _ in range(6000):
+        x = mix(prox(x - ALPHA * y), 0)
+        y, g = mix(y + gradients(x) - g, 1), gradients(x)
+    report(f"noise of 1e-3, {remedy}", x, y, g)
+
+
+def compressed(differences):
+    """A ring on which only the largest of five numbers is sent: of z, or of its difference to what receivers know."""
+    known = np.zeros((2, N, DIM))  # of models, and of trackers
+
+    def largest(z):
+        return np.where(np.abs(z) == np.abs(z).max(1, keepdims=True), z, 0)
+
+    def mix(z, k):
+        if not differences:
+            return RING @ largest(z)
+        known[k] += largest(z - known[k])
+        return z + 0.3 * (RING - np.eye(N)) @ known[k]
+
+    x = np.zeros((N, DIM))
+    y = g = gradients(x)
+    for _ in range(6000):
+        x = mix(prox(x - ALPHA * y), 0)
+        y, g = mix(y + gradients(x) - g, 1), gradients(x)
+    report(f"the largest of five, of {'differences to what is known' if differences else 'the numbers'}", x, y, g)
+
+
 if __name__ == "__main__":
     directed(ratio=False)
     directed(ratio=True)
     lossy(both_ends=False)
     lossy(both_ends=True)
+    noisy("unknown, nothing done")
+    noisy("unknown, running sums")
+    noisy("known to the sender")
+    compressed(differences=False)
+    compressed(differences=True)

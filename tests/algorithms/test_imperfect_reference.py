@@ -162,12 +162,36 @@ def test_the_example_shows_the_traps(capsys: pytest.CaptureFixture[str]) -> None
     """`examples/imperfect_traps.py` prints errors near rounding with each remedy, and large ones without."""
     runpy.run_path(str(ROOT / "examples" / "imperfect_traps.py"), run_name="__main__")
     printed = [re.findall(r"\de[-+]\d\d", line) for line in capsys.readouterr().out.splitlines()]
-    (trap, kept), (ratio, _), (lost, drift), (together, _) = [[float(x) for x in found] for found in printed]
+    directed, lossy, noisy, compressed = printed[:2], printed[2:4], printed[4:7], printed[7:]
+    ((trap, kept), (ratio, _)), ((lost, drift), (together, _)) = _numbers(directed), _numbers(lossy)
     assert trap >= 1e-2
     assert kept <= 1e-11
     assert ratio <= 1e-9
     assert min(lost, drift) >= 1e-2
     assert together <= 1e-9
+    (walk, walked), (sums, _), (known, exact) = _numbers(noisy)
+    assert min(walk, walked) >= 5e-3
+    assert max(sums, known) <= 3e-3
+    assert exact <= 1e-9
+    (rows, _), (differences, _) = _numbers(compressed)
+    assert rows >= 0.1
+    assert differences <= 1e-9
+
+
+def _numbers(printed: list[list[str]]) -> list[list[float]]:
+    """The last two numbers of each line: the distance to the optimum, and |J y − J g|."""
+    return [[float(number) for number in found[-2:]] for found in printed]
+
+
+def test_the_example_of_random_links_agrees_with_its_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    """λ̃² = ‖E[(W^t)ᵀ W^t] − J‖ as 1000 sampled W^t have it; it is not that of the mean W, and the largest α falls."""
+    runpy.run_path(str(ROOT / "examples" / "expected_contraction.py"), run_name="__main__")
+    rows = [[float(x) for x in re.findall(r"[\d.]+(?:e-\d+)?", line)] for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == [0.0, 0.1, 0.3, 0.5, 0.9]
+    for p, mean, formula, sampled, _ in rows:
+        assert abs(formula - sampled) <= 0.005
+        assert formula > mean + 0.003 or p == 0
+    assert [row[4] for row in rows] == sorted((row[4] for row in rows), reverse=True)
 
 
 def test_weights_are_what_they_are_called() -> None:

@@ -7,7 +7,7 @@ from depositum.experiments import SweepOptions
 from depositum.experiments.sweep import apply_settings, make_cells
 
 #: Cells of each sweep.
-CELLS = {"compression": 28, "direction": 17, "noise": 16}
+CELLS = {"compression": 28, "direction": 17, "loss": 20, "noise": 16}
 
 
 @pytest.mark.parametrize("name", CELLS)
