@@ -8,6 +8,9 @@ edge costs per 1,000 numbers, relative to the row with half as many neighbours.
 """
 
 import argparse
+import json
+from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import torch
@@ -34,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=4000)
     parser.add_argument("--length", type=int, default=7850)
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
     options = parser.parse_args()
     n, d = options.clients, options.length
     print(
@@ -45,6 +49,15 @@ def main() -> None:
     z, other = (torch.randn(n, d, device=DEVICE) for _ in range(2))
     copy = timed(lambda count: [other.copy_(z) for _ in range(count)], 1, 0.3)
     before: dict[str, float] = {}
+    cases: list[dict[str, Any]] = []
+
+    def report(name: str, degree: int, milliseconds: float, each: float | None) -> None:
+        shown = "" if each is None else f"{each:.3f}"
+        print(f"| {name} | {degree} | {milliseconds:.3f} | {milliseconds / copy:.1f} | {shown} |", flush=True)
+        cases.append(
+            {"graph": name, "neighbours": degree, "ms": milliseconds, "copies": milliseconds / copy, "each": each}
+        )
+
     for degree in (2, 4, 8, 16, 32, 64):
         for name, network in (
             ("ring", dp.ring(n, hops=degree // 2)),
@@ -53,9 +66,9 @@ def main() -> None:
             if network is None:
                 continue  # random graphs of degree 2 are unions of rings
             milliseconds = measure(network, d)
-            more = milliseconds - before.get(name, milliseconds)
-            each = f"{1e6 * more / (n * degree / 2) / (d / 1000):.3f}" if more else ""
-            print(f"| {name} | {degree} | {milliseconds:.3f} | {milliseconds / copy:.1f} | {each} |", flush=True)
+            more = milliseconds - before[name] if name in before else None
+            each = None if more is None else 1e6 * more / (n * degree / 2) / (d / 1000)
+            report(name, degree, milliseconds, each)
             before[name] = milliseconds
     # The complete graph as used by servers and at the start: an exact mean, without a matrix.
     mix = MatrixMix(dp.ring(n), 1, DEVICE, torch.float32)
@@ -67,7 +80,10 @@ def main() -> None:
 
     means(3)
     milliseconds = timed(means, 1, 0.3)
-    print(f"| complete (a mean) | {n - 1} | {milliseconds:.3f} | {milliseconds / copy:.1f} | |")
+    report("complete (a mean)", n - 1, milliseconds, None)
+    if options.json:
+        found = {"machine": machine(), "n": n, "d": d, "copy_ms": copy, "cases": cases}
+        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

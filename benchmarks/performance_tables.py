@@ -1,0 +1,162 @@
+"""The tables of docs/performance.md, from the measurements in results/performance.
+
+    python benchmarks/performance_tables.py [--write]
+
+`--write` puts the tables into the page, between `<!-- table: NAME -->` and `<!-- end -->`. The files are those that the
+benchmarks write: `simulator.json` by `simulator.py`, `kernels.json` by `iteration.py`, `start-up*.json` by
+`start_up.py`, `mixing.json` by `mixing.py`.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "results" / "performance"
+MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read(name: str) -> Any:
+    """What a benchmark has written."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def show(value: float | None, form: str = ".3f") -> str:
+    """A number, or a dash where nothing was measured."""
+    return "–" if value is None else format(value, form)
+
+
+def table(caption: str, columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table below its caption."""
+    lines = [" | ".join(cells) for cells in (columns, ["---"] * len(columns), *rows)]
+    return caption + "\n\n" + "".join(f"| {line} |\n" for line in lines)
+
+
+def simulator() -> str:
+    """The engine against a loop over clients and centralized SGD."""
+    found = read("simulator.json")
+    rows = []
+    for case in found["cases"]:
+        engine = case.get("engine") or {}
+        ours, loop, central = engine.get("ms"), case.get("loop_ms"), case.get("central_compiled_ms")
+        rows_held = case["clients"] * case["seeds"]
+        memory = engine.get("vectors") and engine["vectors"] * 4 * rows_held * case["d"] / 2**30
+        cells = [
+            show(ours), show(loop, ".1f"), show(case.get("central_ms")), show(central),
+            show(loop / ours if ours and loop else None, ".0f"),
+            show(ours / central if ours and central else None, ".2f"),
+            show(memory, ".2f"), show(case.get("first_iteration_s"), ".1f"),
+        ]  # fmt: skip
+        seeds = f" × {case['seeds']}" if case["seeds"] > 1 else ""
+        rows.append([f"{case['model']}, {case['clients']}{seeds}", f"{case['d']:,}", *cells])
+    columns = [
+        "model, clients (× seeds)", "d", "this engine", "eager loop", "SGD eager", "SGD compiled", "loop / engine",
+        "engine / SGD compiled", "peak memory GiB", "first iteration s",
+    ]  # fmt: skip
+    copy, product = found["limits"]
+    caption = (
+        f"{found['machine']}. A copy moves {copy / 1e12:.2f} TB/s, a product runs at {product / 1e12:.0f} TFLOP/s."
+    )
+    return table(caption, columns, rows)
+
+
+def start_up(*labels: str) -> str:
+    """Seconds to the first iteration of versions, each in a file `start-up-LABEL.json`."""
+    files = {label: read(f"start-up-{label}.json") for label in labels}
+    rows, machines = [], []
+    for label, file in files.items():
+        for case in file["cases"]:
+            cells = []
+            for state in ("cold", "warm"):
+                times = case[state] or {}
+                cells += [show(times.get(key), ".1f") for key in ("first iteration", "other kind", "processor")]
+            times = case["warm"] or {}
+            cells += [show(times.get(key), ".1f") for key in ("imports", "problem", "engine", "first")]
+            rows.append([case["case"], label, *cells])
+        machines.append(f"{label}: {next(case['warm'] or case['cold'] for case in file['cases'])['machine']}")
+    rows.sort(key=lambda cells: cells[0])
+    columns = [
+        "model:clients:seeds", "version", "cold: first iteration", "other kind", "processor", "warm: first iteration",
+        "other kind", "processor", "of it imports", "problem", "engine", "iteration",
+    ]  # fmt: skip
+    return table(". ".join(machines) + ".", columns, rows)
+
+
+def roofline() -> str:
+    """The kernels of an iteration, by name, against the limits of the machine."""
+    return "\n".join(_roofline(case) for case in read("kernels.json"))
+
+
+def _roofline(case: dict[str, Any], most: int = 14) -> str:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for kernel in case["kernels"]:
+        groups.setdefault(_base_name(kernel["name"]), []).append(kernel)
+    order = sorted(groups.items(), key=lambda item: -sum(k["microseconds"] for k in item[1]))
+    bandwidth, arithmetic = case["limits"]
+    rows, total, bounds = [], 0.0, 0.0
+    for name, kernels in order:
+        time = sum(k["microseconds"] for k in kernels)
+        traffic, operations = (sum(k[key] or 0.0 for k in kernels) for key in ("bytes", "operations"))
+        bound = sum(1e6 * max((k["bytes"] or 0.0) / bandwidth, (k["operations"] or 0.0) / arithmetic) for k in kernels)
+        total, bounds = total + time, bounds + bound
+        shares = [1e8 * amount / limit / time for amount, limit in ((traffic, bandwidth), (operations, arithmetic))]
+        cells = [f"{len(kernels)}", f"{time:.0f}", f"{traffic / 1e6:.0f}", f"{shares[0]:.0f} %"]
+        rows.append([f"`{name}`", *cells, f"{operations / 1e9:.1f}", f"{shares[1]:.0f} %", f"{bound:.0f}"])
+    caption = (
+        f"{case['case']}, {case['machine']}: {1e3 * case['iteration_ms']:.0f} µs per iteration, {total:.0f} in its "
+        f"{len(case['kernels'])} kernels, at least {bounds:.0f} by the bounds of each kernel, and "
+        f"{case['state_us']:.0f} for nine passes over the state alone. The {most} kernels that take longest:"
+    )
+    columns = ["kernel", "launches", "µs", "MB", "of bandwidth", "GFLOP", "of arithmetic", "bound µs"]
+    return table(caption, columns, rows[:most])
+
+
+def _base_name(name: str) -> str:
+    """A kernel's name without its number and template arguments."""
+    name = re.sub(r"^void |[<(].*$|_\d+$", "", name)
+    return name[:60].rstrip("_:")
+
+
+def mixing() -> str:
+    """The cost of mixing by the edges of the graph."""
+    found = read("mixing.json")
+    rows = [
+        [case["graph"], str(case["neighbours"]), show(case["ms"]), show(case["copies"], ".1f"), show(case["each"])]
+        for case in found["cases"]
+    ]
+    columns = ["graph", "neighbours", "ms", "copies of the rows", "ns per additional edge end and 1,000 numbers"]
+    return table(f"{found['machine']}; n = {found['n']:,}, d = {found['d']:,}.", columns, rows)
+
+
+#: The tables by name.
+TABLES: dict[str, Callable[[], str]] = {
+    "simulator": simulator,
+    "start-up-cpu": lambda: start_up("cpu-before", "cpu"),
+    "start-up-gpu": lambda: start_up("gpu-before", "gpu"),
+    "roofline": roofline,
+    "mixing": mixing,
+}
+
+
+def with_tables(page: str) -> str:
+    """The page with every table made anew."""
+    return MARKED.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}", page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    options = parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    if options.write:
+        PAGE.write_text(with_tables(page), encoding="utf-8")
+        return
+    for _, name, _ in MARKED.findall(page):
+        print(TABLES[name]())
+
+
+if __name__ == "__main__":
+    main()
