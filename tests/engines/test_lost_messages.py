@@ -63,7 +63,7 @@ def test_every_iterate_is_that_of_the_reference(
 ) -> None:
     """60 iterations to 1e-12, and what is in flight: which messages arrive when, and what is done with each."""
     method = dp.algorithm("depositum-directed", alpha=0.01, gamma=0.4, momentum=momentum, start="local")
-    run = mp.run(method, network=replace(network, loss=loss), period=period)
+    run = mp.run(method, network=replace(network, lost=loss), period=period)
     reference = eq.Method(mp.gradients, lambda v: mp.soft(v, 0.01 * mp.BETA), 0.01, 0.4, momentum, period)
     links = reference_links(network, loss)
     for state in islice(reference.run(links, reference.start(START)), 60):
@@ -95,9 +95,9 @@ N, STEPS = 4, 9
 SETTINGS = EngineSettings("cpu", "float64", backend="loop", compile="never")
 FOUR = DirectedNetwork.from_digraph(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]))
 CASES = [
-    ("depositum-directed", replace(FOUR, loss=LostMessages(0.3, late=2)), "exact"),
-    ("depositum-directed", replace(dp.ring(N), loss=LostMessages(0.4)), "sparse"),
-    ("push-pull", replace(dp.star(N), loss=LostMessages(0.1, late=1)), "exact"),
+    ("depositum-directed", replace(FOUR, lost=LostMessages(0.3, late=2)), "exact"),
+    ("depositum-directed", replace(dp.ring(N), lost=LostMessages(0.4)), "sparse"),
+    ("push-pull", replace(dp.star(N), lost=LostMessages(0.1, late=1)), "exact"),
 ]
 
 
@@ -163,7 +163,7 @@ def test_both_engines_give_one_trajectory_and_the_same_bytes(
         assert {sent for _, sent, _ in parts} == {costs}
         averaged = sim.state.x.shape[1] * 8 if name == "depositum-directed" else 0  # y^0, which is no message
         assert sum(posted for *_, posted in parts) == (costs - averaged) * N * len(rank_engines.SEEDS)
-    perfect = simulated(name, replace(network, loss=None), "exact")
+    perfect = simulated(name, replace(network, lost=None), "exact")
     for _ in range(STEPS):
         perfect.step()
     assert (perfect.state.x - sim.state.x).abs().max() > 1e-6
@@ -211,8 +211,8 @@ def test_it_is_compiled() -> None:
 
 
 def test_it_is_written_in_a_configuration_and_resumed(tmp_path: Path) -> None:
-    """`loss` and `late` of `[network]`; a run that is stopped and continued ends in the same bytes."""
-    links = {"network": {"loss": 0.3, "late": 2}, "algorithm": {"name": "depositum-directed", "alpha": 0.1}}
+    """`lost` and `late` of `[network]`; a run that is stopped and continued ends in the same bytes."""
+    links = {"network": {"lost": 0.3, "late": 2}, "algorithm": {"name": "depositum-directed", "alpha": 0.1}}
     file = small_runs.write_config(tmp_path / "run.toml", **links)
     small_runs.train(file, tmp_path / "straight")
     with pytest.raises(small_runs.Killed):
@@ -228,11 +228,11 @@ def make(**arguments: Any) -> dp.Network:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": 1.0}, r"^loss: 1.0 given; the probability of a lost message is in \[0, 1\)"),
-        ({"loss": "half"}, "^loss: 'half' given"),
+        ({"lost": 1.0}, r"^lost: 1.0 given; the probability of a lost message is in \[0, 1\)"),
+        ({"lost": "half"}, "^lost: 'half' given"),
         ({"late": -1}, "^late: -1 given; it must be a whole number of phases from 0 to 100"),
         ({"late": 1.5}, "^late: 1.5 given"),
-        ({"loss": 0.1, "drop": 0.1}, "^loss: given, but the links of this network come and go"),
+        ({"lost": 0.1, "drop": 0.1}, "^lost: given, but the links of this network come and go"),
         ({"late": 1, "topology": "one-peer-exponential"}, "^late: given, but the links of this network come and go"),
     ],
 )
@@ -244,20 +244,20 @@ def test_losses_that_cannot_be_are_refused(arguments: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("name", "channel", "message"),
     [
-        ("depositum", "exact", r"^loss: given, but 'depositum' needs W\^t 1 = 1 .* use 'depositum-directed', or drop"),
-        ("gut", "exact", "^loss: given, but 'gut' needs"),
+        ("depositum", "exact", r"^lost: given, but 'depositum' needs W\^t 1 = 1 .* use 'depositum-directed', or drop"),
+        ("gut", "exact", "^lost: given, but 'gut' needs"),
         ("depositum-directed", "float16", "^channel: 'float16' given, but messages can be lost"),
         ("depositum-directed", {"top-k": 0.5}, "^channel: 'top-k' given, but messages can be lost"),
     ],
 )
 def test_methods_and_channels_that_losses_would_make_wrong_refuse_them(name: str, channel: Any, message: str) -> None:
     data = [(torch.ones(4, 3), torch.arange(4) % 2) for _ in range(4)]
-    arguments = {"algorithm": name, "network": make(loss=0.2), "channel": channel}
+    arguments = {"algorithm": name, "network": make(lost=0.2), "channel": channel}
     with pytest.raises(dp.ConfigError, match=message):
         dp.fit(torch.nn.Linear(3, 2), data, steps=1, progress=False, **arguments)  # type: ignore[arg-type]
 
 
 def test_what_is_printed() -> None:
-    assert str(make(loss=0.2)).endswith(", each message lost with probability 0.2")
-    assert str(make(loss=0.2, late=3)).endswith("lost with probability 0.2 or up to 3 phases late")
+    assert str(make(lost=0.2)).endswith(", each message lost with probability 0.2")
+    assert str(make(lost=0.2, late=3)).endswith("lost with probability 0.2 or up to 3 phases late")
     assert "up to 1 phases late" not in str(make())

@@ -260,8 +260,8 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
             f"directed, but {algorithm.name!r} mixes with a W that is symmetric or doubly stochastic: with R or C in "
             "its place it would converge to another point; use 'depositum-directed' (or 'push-pull' without h)",
         )
-    if network.loss is not None:
-        _check_lossy(algorithm, network.loss, channel)
+    if network.lost is not None:
+        _check_lossy(algorithm, network.lost, channel)
     if channel.memory and network.varies:
         raise ConfigError(
             "channel",
@@ -271,9 +271,9 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
     return network
 
 
-def _check_lossy(algorithm: Algorithm, loss: LostMessages, channel: Channel) -> None:
+def _check_lossy(algorithm: Algorithm, lost: LostMessages, channel: Channel) -> None:
     """Refuse methods and channels that links which lose messages in one direction would make wrong."""
-    key = "loss" if loss.p else "late"
+    key = "lost" if lost.p else "late"
     if not algorithm.directed:
         raise ConfigError(
             key,

@@ -38,7 +38,7 @@ class LossyLinks:
 
     Attributes
     ----------
-    loss
+    lost
         Which messages are lost or late.
     senders
         Client numbers, int64 `[k, width]`; a client with fewer senders is its own sender in the rest.
@@ -47,13 +47,13 @@ class LossyLinks:
     def __init__(
         self,
         network: Network,
-        loss: LostMessages,
+        lost: LostMessages,
         clients: Sequence[int],
         trials: int,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self.loss, self._trials = loss, trials
+        self.lost, self._trials = lost, trials
         self._clients = torch.tensor(list(clients), dtype=torch.int64, device=device)[:, None]
         self.width = int(np.diff(network.weights.indptr).max()) - 1
         senders, R = self._by_receiver(network.weights, clients)
@@ -68,14 +68,14 @@ class LossyLinks:
     def begin(self, phase: Tensor) -> None:
         """Find out which messages have arrived in a communication phase, an int64 tensor on the device."""
         linked = self.senders != self._clients
-        ages = range(self.loss.late + 1)
-        arrived = (self.loss.arrived(phase, self.senders, self._clients, age) & linked for age in ages)
+        ages = range(self.lost.late + 1)
+        arrived = (self.lost.arrived(phase, self.senders, self._clients, age) & linked for age in ages)
         #: For each age of a message, whether those of that age have arrived: bool `[S·k, width]`, newest first.
         self._arrived = [now.repeat(self._trials, 1) for now in arrived]
 
     def shapes(self, pushed: bool, d: int) -> Mapping[str, tuple[int, ...]]:
         """The memory of a mixing by R, or of one by C (`pushed`), of rows of d numbers: by name, without the rows."""
-        kept = max(self.loss.late, int(pushed))
+        kept = max(self.lost.late, int(pushed))
         sent = {"sent": (kept, d)} if kept else {}
         return {**sent, "heard": (self.width, d), **({} if pushed else {"known": (self.width,)})}
 
@@ -89,7 +89,7 @@ class LossyLinks:
 
     def earlier(self, memory: Memory) -> list[Tensor]:
         """What clients sent one phase before, two phases before, …, as far as it may still arrive: each `[rows, d]`."""
-        return [memory["sent"][:, age] for age in range(self.loss.late)]
+        return [memory["sent"][:, age] for age in range(self.lost.late)]
 
     def mixed(
         self, z: Tensor, sent: Tensor, messages: Sequence[Tensor], memory: Memory, pushed: bool

@@ -134,8 +134,8 @@ class MatrixMix:
             self._tables = [torch.tensor(table, dtype=dtype, device=device) for table in tables]
             self._degrees = torch.tensor(network.sequence.degrees(), dtype=dtype, device=device)
         self._lossy = None
-        if network.loss is not None and network.n > 1:
-            self._lossy = LossyLinks(network, network.loss, range(self.n), trials, device, dtype)
+        if network.lost is not None and network.n > 1:
+            self._lossy = LossyLinks(network, network.lost, range(self.n), trials, device, dtype)
             offsets = torch.arange(trials, device=device).repeat_interleave(self.n) * self.n
             self._senders = (self._lossy.senders.repeat(trials, 1) + offsets[:, None]).flatten()
         degree = torch.tensor(network.degree, dtype=dtype, device=device)

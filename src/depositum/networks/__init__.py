@@ -71,20 +71,20 @@ def build(
     n: int,
     base: Path | None = None,
     drop: float = 0.0,
-    loss: float = 0.0,
+    lost: float = 0.0,
     late: int = 0,
 ) -> Network:
     """The network of a configuration: its topology, mixing matrix, number of clients, and what its links lose.
 
     Paths are relative to `base`, the configuration's folder. `drop` is the probability that a link is absent in a
-    communication phase, `loss` that a message is lost in one direction of it; `late` is the most phases that one takes.
+    communication phase, `lost` that a message is lost in one direction of it; `late` is the most phases that one takes.
     """
     with renamed_keys(lambda _: "drop"):
         dropped = DroppedLinks(drop)
-    lost = LostMessages(loss, late)
+    messages = LostMessages(lost, late)
     static = _static(topology, mixing, n, base)
     varying: dict[str, Any] = {"drop": dropped} if drop else {}
-    varying |= {"loss": lost} if loss or late else {}
+    varying |= {"lost": messages} if lost or late else {}
     return replace(static, **varying) if varying else static
 
 
@@ -105,7 +105,7 @@ def _static(topology: Topology, mixing: Mixing, n: int, base: Path | None) -> Ne
 
 
 def network(
-    topology: Topology, n: int, mixing: Mixing = "metropolis", drop: float = 0.0, loss: float = 0.0, late: int = 0
+    topology: Topology, n: int, mixing: Mixing = "metropolis", drop: float = 0.0, lost: float = 0.0, late: int = 0
 ) -> Network:
     """A network of n clients, given by a name, a table, an edge-list file or a networkx graph.
 
@@ -114,7 +114,7 @@ def network(
     >>> print(network("complete", 4, drop=0.2))
     complete of 4 clients, 6 edges, metropolis weights, λ = 0.0000, gap = 1.0000, each link dropped with probability 0.2
     """
-    return build(topology, mixing, n, drop=drop, loss=loss, late=late)
+    return build(topology, mixing, n, drop=drop, lost=lost, late=late)
 
 
 def _directed(topology: Topology, n: int, base: Path | None) -> DirectedNetwork | None:

@@ -69,7 +69,7 @@ class Network:
     """Which links are missing in which phase, if links are dropped."""
     one_peer: OnePeerExponential | None = None
     """Who exchanges with whom in which phase, if clients exchange with one partner at a time."""
-    loss: LostMessages | None = None
+    lost: LostMessages | None = None
     """Which messages are lost or late in one direction of a link."""
     sequence: GraphSequence | None = None
     """Which graph there is in which phase, if each phase has another one."""
@@ -124,9 +124,9 @@ class Network:
         """Refuse lost messages where weights change: running sums are divided by the weights of all phases at once."""
         if self.sequence is not None and (self.drop is not None or self.one_peer is not None):
             raise NetworkError("drop", "given, but each phase has a graph of its own; leave edges out of the graphs")
-        if self.loss is not None and self.varies:
+        if self.lost is not None and self.varies:
             raise NetworkError(
-                "loss" if self.loss.p else "late",
+                "lost" if self.lost.p else "late",
                 "given, but the links of this network come and go: running sums need the same weights in every phase",
             )
 
@@ -134,6 +134,11 @@ class Network:
     def varies(self) -> bool:
         """Whether W is another one in each phase."""
         return self.drop is not None or self.one_peer is not None or self.sequence is not None
+
+    @property
+    def has_push_weights(self) -> bool:
+        """Whether push-sum weights φ are not 1: on directed networks, and where messages are on their way."""
+        return self.directed or self.lost is not None
 
     @property
     def n(self) -> int:
@@ -265,7 +270,7 @@ class Network:
     def __str__(self) -> str:
         clients, edges = ("client", "clients")[self.n != 1], ("edge", "edges")[self.edges != 1]
         dropped = "" if self.drop is None else f", each link dropped with probability {self.drop.p:g}"
-        dropped += "" if self.loss is None else f", {self.loss}"
+        dropped += "" if self.lost is None else f", {self.lost}"
         dropped += self._described_window()
         return (
             f"{self.name} of {self.n} {clients}, {self.edges} {edges}, {self.mixing} weights, "

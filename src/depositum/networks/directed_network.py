@@ -86,7 +86,7 @@ class DirectedNetwork(Network):
     def __post_init__(self) -> None:
         if self.drop is not None or self.one_peer is not None:
             raise NetworkError(
-                "drop", "given, but links of a directed network have one direction; messages are lost by `loss`"
+                "drop", "given, but links of a directed network have one direction; messages are lost by `lost`"
             )
         self._check_combination()
         graph = _as_client_digraph(self.graph)
@@ -180,7 +180,7 @@ class DirectedNetwork(Network):
         return (
             f"{self.name} of {self.n} clients, {self.edges} directed edges, {self.mixing} weights, "
             f"second modulus {self.lam:.4f}, φ between {self.n * self.perron.min():.3f} and "
-            f"{self.n * self.perron.max():.3f}{'' if self.loss is None else f', {self.loss}'}"
+            f"{self.n * self.perron.max():.3f}{'' if self.lost is None else f', {self.lost}'}"
             f"{self._described_window()}"
         )
 

@@ -22,7 +22,7 @@ Table = Mapping[str, Mapping[str, Any]]
 SYMBOLS = {"alpha": "α", "eta": "η"}
 #: Settings besides the problem and the method that change a trajectory or its cost.
 COMPARED_SETTINGS = (
-    *(("network", key) for key in ("topology", "mixing", "drop", "loss", "late", "channel")),
+    *(("network", key) for key in ("topology", "mixing", "drop", "lost", "late", "channel")),
     *(("run", key) for key in ("steps", "period", "batch_size", "sampling", "seeds", "dtype", "precision")),
 )
 #: Names of runs that a note lists, at most.

@@ -365,7 +365,7 @@ def _participants(folder: Path, table: Table | None) -> dict[str, Any] | None:
     if _registered(topology, TOPOLOGIES) and _registered(mixing, MIXINGS):
         try:
             clients = table.get("problem", {}).get("clients", 10)
-            links = {key: section[key] for key in ("drop", "loss", "late") if key in section}
+            links = {key: section[key] for key in ("drop", "lost", "late") if key in section}
             return {"network": describe_network(build(topology, mixing, clients, **links))}
         except DepositumError:
             return None

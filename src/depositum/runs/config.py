@@ -44,7 +44,7 @@ class NetworkSection(Section):
     topology: Named = "ring"
     mixing: Named = "metropolis"
     drop: float = 0.0
-    loss: float = 0.0
+    lost: float = 0.0
     late: int = 0
     channel: Named = "exact"
 

@@ -126,7 +126,7 @@ class ForwardingMix:
         return self._exchange("push", z)
 
     def push_weights(self, phi: Tensor) -> Tensor:
-        return self._exchange("push_weights", phi) if self._links.network.directed else phi
+        return self._exchange("push_weights", phi) if self._links.network.has_push_weights else phi
 
     def transmit(self, z: Tensor, channel: Channel, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         return self._links.transmit(z, channel, memory)

@@ -222,8 +222,8 @@ class LinkMix:
         #: Whether the run was resumed, so that neighbours' memory is not known to be zero.
         self.resumed = False
         self._lossy = None
-        if network.loss is not None and network.n > 1:
-            self._lossy = LossyLinks(network, network.loss, self.held, trials, communicator.device, dtype)
+        if network.lost is not None and network.n > 1:
+            self._lossy = LossyLinks(network, network.lost, self.held, trials, communicator.device, dtype)
         self.begin(0)
 
     def reset_counts(self) -> None:
@@ -344,7 +344,7 @@ class LinkMix:
 
     def _arrived(self, z: Tensor, links: LossyLinks, channel: Channel, pushed: bool) -> Tensor:
         """R z, or C z, of what has arrived by now: messages are posted, and lost or late at their receivers."""
-        z, d, late = awaited(z), z.shape[1], links.loss.late
+        z, d, late = awaited(z), z.shape[1], links.lost.late
         position, memory = self.channel_state.next_memory(links.shapes(pushed, d))
         words = MessageWords(NETWORK, position, self._phase, self._seeds)
         flat = {name: kept.flatten(1) for name, kept in memory.items()}
