@@ -232,6 +232,18 @@ def test_linear_layers_are_one_product_per_row(name: str) -> None:
     torch.testing.assert_close(found, torch.einsum("rbti,roi->rbto", x, weight) + weight[:, None, None, :, 0])
 
 
+@pytest.mark.parametrize("name", ["linear", "multi-head attention", "LSTM", "convolution 2d"])
+def test_equal_rows_in_the_same_memory_have_gradients_of_their_own(name: str) -> None:
+    """After a mean over clients, the rows are one row expanded; fails if its gradient is given to the first of them."""
+    rows, (x, *rest), buffers = case_of(name)
+    x = x[:1].expand(ROWS, -1)
+    found = {}
+    for backend in ("loop", "vmap"):
+        rows.backend = backend
+        found[backend] = rows.gradients(x, *rest, buffers, train=True, noise=NOISE)
+    torch.testing.assert_close(found["vmap"], found["loop"], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_weights_that_are_not_aligned_are_copied(transposed: bool) -> None:
     """Products on a GPU read those of a slice of a row number by number."""

@@ -35,8 +35,8 @@ def self_attention(**options: object) -> nn.Module:
 def all_forms_of_attention(self: Computed, x: Tensor) -> Tensor:
     """With a mask, causal, with a bias of each sample, of three dimensions, with grouped heads, of five dimensions."""
     q, k, v = self.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
-    mask = torch.ones(6, 6, dtype=torch.bool).tril()
-    bias = x.mean((1, 2))[:, None, None, None] * torch.ones(6, 6, dtype=x.dtype)
+    mask = torch.ones(6, 6, dtype=torch.bool, device=x.device).tril()
+    bias = x.mean((1, 2))[:, None, None, None] * torch.ones_like(mask, dtype=x.dtype)
     attend = F.scaled_dot_product_attention
     return (
         attend(q, k, v, mask)
@@ -50,7 +50,7 @@ def all_forms_of_attention(self: Computed, x: Tensor) -> Tensor:
 
 def attention_with_dropout(self: Computed, x: Tensor) -> Tensor:
     q, k, v = self.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
-    p, mask = 0.4 if self.training else 0.0, torch.ones(6, 6, dtype=torch.bool).tril()
+    p, mask = 0.4 if self.training else 0.0, torch.ones(6, 6, dtype=torch.bool, device=x.device).tril()
     return F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p) + F.scaled_dot_product_attention(
         q, k, v, dropout_p=p, is_causal=True
     )
@@ -68,9 +68,9 @@ def random_depth(self: Computed, x: Tensor) -> Tensor:
     """Samples skip a layer, as torchvision's and timm's code draw it."""
     if not self.training:
         return x + self.layer(x)
-    keep = torch.empty([len(x), 1, 1], dtype=x.dtype).bernoulli_(0.5)
+    keep = torch.empty([len(x), 1, 1], dtype=x.dtype, device=x.device).bernoulli_(0.5)
     keep.div_(0.5)
-    again = torch.floor(0.7 + torch.rand((len(x), 1, 1), dtype=x.dtype))
+    again = torch.floor(0.7 + torch.rand((len(x), 1, 1), dtype=x.dtype, device=x.device))
     return x + keep * again * self.layer(x) * x.new_empty((len(x), 1, 1)).bernoulli_(0.8)
 
 

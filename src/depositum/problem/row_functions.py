@@ -379,7 +379,7 @@ def _addmm(
 def _row_products(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """X w + b for x `[r, ..., I]`, w `[r, I, O]` and b `[r, O]`."""
     flat = x.flatten(1, -2)
-    if w.stride(0) == 0:  # all rows have the same weights
+    if w.stride(0) == 0 and not w.requires_grad:  # all rows have the same weights
         y = flat.flatten(0, 1) @ w[0]
     else:
         y = torch.bmm(flat, _aligned_weights(w) if w.is_cuda and flat.shape[1] >= ALIGNED_FROM else w)
