@@ -13,8 +13,8 @@ channels of one tap at a time (`DEEP`), where the mask of the image's border is 
 taps and channels at once. The sum over m in the weights' kernel is divided into parts that are added afterwards in
 order: without atomic additions, results do not vary from run to run. Its programs go through the images with the same
 pixels, so that offsets are computed once. Products are in TF32 (or bf16, if the inputs are), accumulated in float32.
-Tiles were chosen by measurements on an H200, and depend on sizes alone. The number of samples is not a compile-time
-constant of the forward kernel, because evaluations call it with several.
+Tiles were chosen by measurements on an H200 (`benchmarks/convolution_tiles.py`), and depend on sizes alone. The number
+of samples is not a compile-time constant of the forward kernel, because evaluations call it with several.
 """
 
 import torch
@@ -152,6 +152,8 @@ def _weights(
             tl.store(db + (part * rows + row) * O + o, total, mask=in_o)
 
 
+#: Pixels of all images of a row from which tiles are those of large images.
+MANY_PIXELS = 4096
 #: Enough programs to keep a large GPU busy; sums are divided until that many exist.
 PROGRAMS = 1056
 
@@ -165,12 +167,19 @@ def forward(x: Tensor, w: Tensor, bias: Tensor | None, stride: int, pad: tuple[i
     constants = _constants(x.shape, w.shape, stride, pad, size)
     B, C, O, pixels = constants["B"], constants["C"], constants["O"], constants["B"] * size[0] * size[1]
     y = x.new_empty(len(x), B, O, *size)
+    taps = constants["KH"] * constants["KW"]
     if C < 16:
         t = {"BO": _block(O, 64), "BM": 256 if O <= 32 else 128, "BK": 16, "DEEP": 0, "num_warps": 4, "num_stages": 2}
+        if O <= 32 and taps * C > 16:
+            t |= {"BM": 128, "BK": 32, "num_stages": 3}
     elif O <= 32:
         t = {"BO": _block(O, 32), "BM": 256, "BK": 16, "DEEP": 1, "num_warps": 4, "num_stages": 2}
+    elif taps == 1 and pixels >= MANY_PIXELS:
+        t = {"BO": 32, "BM": 256, "BK": _block(C, 32), "DEEP": 1, "num_warps": 4, "num_stages": 3}
     elif O <= 64:
-        t = {"BO": 64, "BM": 32, "BK": _block(C, 32), "DEEP": 1, "num_warps": 2, "num_stages": 3}
+        t = {"BO": 64, "BM": 64, "BK": _block(C, 32), "DEEP": 1, "num_warps": 4, "num_stages": 3}
+    elif pixels >= 512:
+        t = {"BO": 128, "BM": 64, "BK": _block(C, 32), "DEEP": 1, "num_warps": 4, "num_stages": 3}
     else:
         t = {"BO": 128, "BM": 32, "BK": _block(C, 32), "DEEP": 1, "num_warps": 4, "num_stages": 4}
     t = {**t, **tiles}
@@ -185,8 +194,12 @@ def input_gradient(dy: Tensor, x_shape: torch.Size, w: Tensor, stride: int, pad:
     constants = _constants(x_shape, w.shape, stride, pad, (dy.shape[3], dy.shape[4]))
     C, O, pixels = constants["C"], constants["O"], constants["B"] * constants["H"] * constants["W"]
     dx = dy.new_empty(x_shape)
-    if C <= 32:
+    if C <= 32 and O <= 32:
         t = {"BC": _block(C, 32), "BM": 256, "BK": _block(O, 32), "num_warps": 4, "num_stages": 2}
+    elif C <= 32:
+        t = {"BC": _block(C, 32), "BM": 128, "BK": 32, "num_warps": 4, "num_stages": 3}
+    elif constants["KH"] * constants["KW"] == 1 and pixels >= MANY_PIXELS:
+        t = {"BC": 32, "BM": 256, "BK": _block(O, 32), "num_warps": 4, "num_stages": 3}
     else:
         t = {"BC": 64, "BM": 32, "BK": _block(O, 32 if C <= 64 else 64), "num_warps": 2, "num_stages": 3}
     t = {**t, **tiles}
@@ -201,11 +214,18 @@ def weight_gradient(dy: Tensor, x: Tensor, w_shape: torch.Size, stride: int, pad
     constants = _constants(x.shape, w_shape, stride, pad, (dy.shape[3], dy.shape[4]))
     B, O, pixels = constants["B"], constants["O"], constants["P"] * constants["Q"]
     rows, K = len(x), constants["C"] * constants["KH"] * constants["KW"]
-    BO, BK = _block(O, 64), _block(K, 64 if O <= 32 else 32)
-    t = {
-        "BO": BO, "BK": BK, "BM": _block(B * pixels, 128 if K <= 16 else 32), "num_warps": 1 if O <= 32 else 2,
-        "num_stages": 2, **tiles,
-    }  # fmt: skip
+    BM = _block(B * pixels, 128 if K <= 16 else 32)
+    if O <= 32 or K < 64:
+        t = {"BO": _block(O, 64), "BK": _block(K, 64 if O <= 32 else 32), "num_warps": 1 if O <= 32 else 2}
+        t |= {"num_stages": 2}
+    elif B * pixels >= MANY_PIXELS:
+        t = {"BO": 64, "BK": 64, "num_warps": 4, "num_stages": 2}
+    elif O > 64 and B * pixels >= 128:
+        wide = B * pixels < 512  # few pixels: more of the inputs' channels at once
+        t = {"BO": 64 if wide else 128, "BK": 128 if wide else 64, "num_warps": 4, "num_stages": 3}
+    else:
+        t = {"BO": 64, "BK": 32, "num_warps": 2, "num_stages": 2}
+    t = {"BM": BM, **t, **tiles}
     tasks = triton.cdiv(O, t["BO"]) * triton.cdiv(K, t["BK"])
     chunks, images = triton.cdiv(pixels, t["BM"]), max(1, t["BM"] // pixels)
     spans = min(max(1, PROGRAMS // (tasks * rows * chunks)), triton.cdiv(B, images))
