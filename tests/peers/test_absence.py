@@ -17,6 +17,7 @@ from depositum.federation.member_folder import MemberFolder
 from depositum.peers import run_member
 from depositum.peers.droppable import DroppableExchange
 from depositum.peers.journal import Journal, Outcome
+from depositum.runs.folder import read_history
 from tests.support.peer_federations import (
     dirichlet_problem,
     make_agreement,
@@ -74,7 +75,7 @@ def check_both_or_neither(folders: list[MemberFolder]) -> int:
 
 
 def test_with_everyone_present_nothing_is_dropped(tmp_path: Path) -> None:
-    """The trajectory is that of waiting, to the bit."""
+    """The trajectory is that of waiting, to the bit; each member has a history of its own model on its own data."""
     problem = dirichlet_problem(4)
     wait = make_agreement(nx.cycle_graph(4), config(), evaluate="none")
     drop = make_agreement(nx.cycle_graph(4), config(), evaluate="none", absent="drop", patience=60.0)
@@ -84,6 +85,17 @@ def test_with_everyone_present_nothing_is_dropped(tmp_path: Path) -> None:
     for one, other in zip(waited, dropped, strict=True):
         assert torch.equal(one.snapshot.tensors["x"], other.snapshot.tensors["x"])
     assert check_both_or_neither(folders) == 0
+    for client, (folder, result) in enumerate(zip(folders, dropped, strict=True)):
+        samples = problem.train.take(problem.trials[0].parts[client])
+        model = problem.averaged_model(result.snapshot.tensors["x"][0], {})
+        outputs = model(samples.inputs)
+        loss = torch.nn.functional.cross_entropy(outputs, samples.targets).item()
+        accuracy = (outputs.argmax(1) == samples.targets).double().mean().item()
+        history = read_history(folder.runs)
+        assert history["iteration"].tolist() == [0, 6, 12]
+        assert history["own_loss"].iloc[-1] == pytest.approx(loss, abs=1e-12)
+        assert history["own_accuracy"].iloc[-1] == accuracy
+        assert history["train_loss"].isna().all()
 
 
 @dataclass

@@ -113,14 +113,25 @@ def test_bad_messages_are_refused_and_leave_the_state_untouched(tmp_path: Path, 
 
 
 def test_a_repeated_message_is_refused(tmp_path: Path) -> None:
-    """Once it was used, it is not used again."""
+    """Once it was used, it is not used again; its receiver then ends the run of those who wait."""
     folders = folders_of(tmp_path)
-    problem = dirichlet_problem(N)
-    threading.Thread(target=run_threads, args=(folders[:2], lambda f: run_member(f, data=problem)), daemon=True).start()
+    problem, outcomes = dirichlet_problem(N), list[Outcome]()
+
+    def train() -> None:
+        outcomes.extend(run_threads(folders[:2], lambda f: run_member(f, data=problem)))
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
     neighbour = _running(folders)
     act, reason = CASES["repeated"]
     act(neighbour)
     assert reason in neighbour.refused()
+    neighbour.close()
+    neighbour = _running(folders)
+    neighbour.say(Kind.STOPPED, {"reason": "m2 stopped: enough"})
+    thread.join(60)
+    assert [str(outcome) for outcome in outcomes] == ["m2 stopped: enough"] * 2
+    neighbour.close()
 
 
 def test_a_neighbour_with_other_code_or_another_agreement_is_named(tmp_path: Path, expected: list[Ending]) -> None:

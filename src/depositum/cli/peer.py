@@ -57,8 +57,9 @@ def command(
         raise typer.Exit(INTERRUPTED)
     if result.diverged:
         raise DivergedError(str(result.diverged[0]), result)
-    losses = [record["train_loss"] for record in result.history.records if record.get("train_loss") is not None]
-    reached = f", training loss {losses[-1]:.4f}" if losses else ""
+    last = result.history.records[-1]
+    losses = {"training loss": last.get("train_loss"), "loss of its own model on its own data": last.get("own_loss")}
+    reached = "".join(f", {name} {value:.4f}" for name, value in losses.items() if value is not None)
     typer.echo(f"finished: {result.snapshot.t} iterations{reached}")
     typer.echo(f"model: {member.runs / 'model.safetensors'}; history: {member.runs / 'history.csv'}")
     typer.echo(f"what left this computer: {member.runs / 'sent.csv'}; what came in: {member.runs / 'received.csv'}")

@@ -26,6 +26,7 @@ from depositum.metrics import (
     costly,
     dry_run,
     evaluate_functions,
+    own,
 )
 
 #: Iterations after which progress is shown, at the latest.
@@ -295,9 +296,11 @@ class Loop:
     def _measure(self, alphas: list[float | None]) -> list[dict[str, float]]:
         """The measures that are due, as plain numbers by name, for each trial."""
         engine, last = self.engine, self.t == self.steps
-        if engine.sharing == "none":
-            return [{} for _ in alphas]
         train = self.metrics.train_at(self.t, last, self.evaluations)
+        if engine.sharing == "none":
+            # A history that several processes have in common cannot have the measures of one of them.
+            alone = engine.reduction.size == 1 and train
+            return as_records(own(engine.state, engine.oracle) if alone else {}, len(alphas))
         self.average = averaged(engine.state, engine.oracle, engine.reduction)
         values = cheap(engine.state, engine.oracle, train, engine.reduction, self.average)
         if self.metrics.costly_at(self.t, last, self.evaluations):

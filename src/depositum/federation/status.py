@@ -87,7 +87,8 @@ class Status:
     updated
         When this was written, in seconds since the epoch.
     loss
-        The last evaluated training loss of the federation, if it is evaluated.
+        The last evaluated training loss: of the federation's averaged model or, where members share no measures, of
+        the member's own.
     """
 
     member: str

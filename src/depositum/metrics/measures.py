@@ -23,6 +23,8 @@ Sharing = Literal["scalars", "gather", "none"]
 TRAINING = ("train_loss", "phi")
 CHEAP = (*TRAINING, "test_loss", "test_accuracy", "consensus_x", "consensus_y", "sparsity")
 COSTLY = ("stationarity", "gradient_error", "s", "client_accuracy_mean", "client_accuracy_worst", "zeta2")
+#: Of a process that shares no measures with others: those of its own clients.
+OWN = ("own_loss", "own_accuracy")
 #: Of a language model: "perplexity:overall", over all test tokens, and one for each category.
 PERPLEXITY, OVERALL = "perplexity:", "overall"
 
@@ -115,6 +117,18 @@ def cheap(
     if train:
         out["phi"] = out["train_loss"] + _regularization(mean, problem)
     return out
+
+
+def own(state: State, oracle: Oracle) -> dict[str, Tensor]:
+    """Loss and accuracy of the clients' own models on their own training data, on average over those held here.
+
+    What a process can measure that shares nothing with others. Accuracy is left out if the loss does not define it.
+    """
+    loss, accuracy = oracle.evaluate_rows(state.x, oracle.buffers, range(len(state.x)))
+    each = {"own_loss": loss, "own_accuracy": accuracy}
+    if oracle.problem.loss.correct is None:
+        del each["own_accuracy"]
+    return {name: values.view(oracle.trials, -1).mean(1) for name, values in each.items()}
 
 
 def costly(

@@ -13,11 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from depositum.federation.agreement import member_of, server_name
 from depositum.federation.member_folder import AUTHORITY, CERTIFICATE, KEY, MemberFolder
 from depositum.peers.frames import Refused
+from depositum.peers.secure_connection import SecureConnection
 
 #: Seconds for a connection and its handshake.
 HANDSHAKE = 15.0
@@ -63,10 +63,11 @@ class Identity:
             context.num_tickets = 0  # a session that is resumed would not be verified again
         return context
 
-    def greet(self, sock: socket.socket) -> tuple[str, ssl.SSLSocket]:
+    def greet(self, sock: socket.socket) -> tuple[str, SecureConnection]:
         """The neighbour that has connected, after a handshake; anyone else is refused."""
+        secured = SecureConnection(sock, self._listening, None)
         try:
-            secured = self._listening.wrap_socket(sock, server_side=True)
+            secured.shake_hands(HANDSHAKE)
         except OSError as error:
             raise Refused(describe(error)) from None
         name = self._verified_name(secured)
@@ -76,16 +77,16 @@ class Identity:
             raise Refused(f"{name!r} is a member, but not a neighbour of {self.name!r}")
         return name, secured
 
-    def dial(self, name: str, address: tuple[str, int]) -> ssl.SSLSocket:
+    def dial(self, name: str, address: tuple[str, int]) -> SecureConnection:
         """A connection to a neighbour, whose name is verified whatever its address."""
         try:
             plain = socket.create_connection(address, timeout=HANDSHAKE)
         except OSError as error:
             raise Refused(f"{_place(address)} cannot be reached: {describe(error)}") from None
         keep_alive(plain)
-        expected = server_name(self._agreement.name, name)
+        secured = SecureConnection(plain, self._dialling, server_name(self._agreement.name, name))
         try:
-            secured = self._dialling.wrap_socket(plain, server_hostname=expected)
+            secured.shake_hands(HANDSHAKE)
             self._verified_name(secured)
         except (OSError, Refused) as error:
             plain.close()
@@ -93,11 +94,10 @@ class Identity:
             raise Refused(f"{_place(address)}: {reason}") from None
         return secured
 
-    def _verified_name(self, secured: ssl.SSLSocket) -> str:
+    def _verified_name(self, secured: SecureConnection) -> str:
         """The member that a verified certificate is of, unless it was revoked."""
-        content = secured.getpeercert(binary_form=True)
-        names: Any = (secured.getpeercert() or {}).get("subjectAltName", ())
-        found = [member_of(str(name), self._agreement.name) for kind, name in names if kind == "DNS"]
+        content = secured.certificate()
+        found = [member_of(name, self._agreement.name) for name in secured.names()]
         if content is None or len(found) != 1 or found[0] is None:
             raise Refused("its certificate is not of a member")
         if hashlib.sha256(content).hexdigest() in self._agreement.revoked:
@@ -122,7 +122,7 @@ class Listener:
         self,
         identity: Identity,
         address: tuple[str, int],
-        accept: Callable[[str, ssl.SSLSocket], None],
+        accept: Callable[[str, SecureConnection], None],
         refuse: Callable[[str, str], None],
     ) -> None:
         self._identity, self._accept, self._refuse = identity, accept, refuse
@@ -153,7 +153,6 @@ class Listener:
 
     def _greet(self, connection: socket.socket, address: str) -> None:
         try:
-            connection.settimeout(HANDSHAKE)
             keep_alive(connection)
             name, secured = self._identity.greet(connection)
         except Refused as refused:

@@ -11,8 +11,10 @@ import ssl
 import time
 from collections.abc import Callable, Generator
 
-#: Bytes of one call to TLS, and calls in one direction before the other one has its turn.
-PIECE, TURN = 1 << 20, 64
+from depositum.peers.secure_connection import SecureConnection
+
+#: Pieces in one direction before the other one has its turn.
+TURN = 8
 #: Seconds without a byte after which a neighbour is taken for lost: it sends a ping much more often.
 SILENCE = 120.0
 #: Seconds after which the generators are continued although nothing happened.
@@ -55,47 +57,44 @@ class Bell:
         os.close(self._sender)
 
 
-def converse(sock: ssl.SSLSocket, bell: Bell, reading: Reading, writing: Writing, ends: Callable[[], bool]) -> None:
+def converse(
+    connection: SecureConnection, bell: Bell, reading: Reading, writing: Writing, ends: Callable[[], bool]
+) -> None:
     """Exchange bytes until `ends()`, or until the connection breaks, which raises `Lost`.
 
     What the generators raise is raised.
     """
-    sock.setblocking(False)
     poll = select.poll()
     poll.register(bell.receiver, select.POLLIN)
-    poll.register(sock, 0)
+    poll.register(connection, 0)
     wanted, free = next(reading), None
     heard = time.monotonic()
     while not ends():
         moved = False
         try:
-            sending = True
             for _ in range(TURN):
+                sent = connection.flush()
+                if not sent:
+                    break
                 if not free:
                     free = next(writing)
                 if not free:
                     break
-                count = sock.send(free[:PIECE])
-                free, moved = free[count:], True
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            sending = False
-        except OSError as error:
-            raise Lost(_reason(error)) from None
-        try:
+                free, moved = free[connection.seal(free) :], True
             for _ in range(TURN):
                 if wanted is None:
                     wanted = next(reading)
                 if wanted is None:
                     heard = time.monotonic()  # not listening
                     break
-                count = sock.recv_into(wanted[:PIECE])
+                count = connection.receive_into(wanted)
                 if not count:
                     raise Lost("closed by the other end")
                 wanted, moved, heard = wanted[count:], True, time.monotonic()
                 if not wanted:
                     wanted = next(reading)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            pass
+        except BlockingIOError:
+            pass  # nothing has arrived
         except StopIteration:
             return
         except OSError as error:
@@ -104,7 +103,7 @@ def converse(sock: ssl.SSLSocket, bell: Bell, reading: Reading, writing: Writing
             continue
         if time.monotonic() - heard > SILENCE:
             raise Lost(f"silent for {SILENCE:g} s")
-        poll.modify(sock, (select.POLLOUT if free and not sending else 0) | (select.POLLIN if wanted else 0))
+        poll.modify(connection, (0 if sent else select.POLLOUT) | (select.POLLIN if wanted else 0))
         for descriptor, _ in poll.poll(TICK * 1000):
             if descriptor == bell.receiver:
                 bell.silence()

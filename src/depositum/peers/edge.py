@@ -7,7 +7,6 @@ it is counted: the connection is closed, and this end still needs that message.
 """
 
 import hashlib
-import ssl
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from depositum.engines.distributed import Subject
+from depositum.engines.distributed import BufferPool, Subject
 from depositum.peers.account import Account
 from depositum.peers.connecting import Retries
-from depositum.peers.conversation import PIECE, Bell, Lost, Reading, Writing, converse
+from depositum.peers.conversation import Bell, Lost, Reading, Writing, converse
 from depositum.peers.frames import (
     DROPPED,
     HEAD,
@@ -40,6 +39,7 @@ from depositum.peers.frames import (
 from depositum.peers.journal import INBOX, OUTBOX, Journal, Outcome
 from depositum.peers.outbox import Outbox, Payload, Shelf
 from depositum.peers.resumption import Position
+from depositum.peers.secure_connection import PIECE, SecureConnection
 
 #: Messages that are read before the program asks for them.
 AHEAD = 2
@@ -136,12 +136,12 @@ class Edge:
     finished
         Whether its run has ended, so that it needs nothing any more.
     stopped
-        Why it has ended the run for good; empty if it has not.
+        Who has ended the run for good, and why; empty if nobody has.
     failure
         An error of this end, which ends the run.
     """
 
-    def __init__(self, name: str, member: Member, dial: Callable[[], ssl.SSLSocket] | None) -> None:
+    def __init__(self, name: str, member: Member, dial: Callable[[], SecureConnection] | None) -> None:
         self.name, self._member, self._dial, self._journal = name, member, dial, member.journal
         self.connected, self.since, self.problem = False, time.time(), "not connected yet"
         self.position: Position | None = None
@@ -155,9 +155,11 @@ class Edge:
         self._running = self._closing = False
         self._hang_up = ""
         self._between_frames = True
-        self._offered: ssl.SSLSocket | None = None
+        self._offered: SecureConnection | None = None
         self._outbox = Outbox(member.shelf)
         self._needs = self._asked = 0
+        #: Of messages that arrive before the program asks for them.
+        self._memory = BufferPool(torch.device("cpu"))
         self._expected: dict[int, Expected] = {}
         self._inbox: dict[int, Arrived] = {}
         self._discarded: set[int] = set()
@@ -318,7 +320,7 @@ class Edge:
         """Have the edge look at what has changed."""
         self._bell.ring()
 
-    def offer(self, connection: ssl.SSLSocket) -> None:
+    def offer(self, connection: SecureConnection) -> None:
         """Use a new connection that the neighbour has opened, in place of an older one."""
         with self._changed:
             if self._offered is not None:
@@ -358,9 +360,9 @@ class Edge:
         if self.connected:
             self.connected, self.lost = False, time.monotonic()
 
-    def _converse(self, connection: ssl.SSLSocket) -> str:
+    def _converse(self, connection: SecureConnection) -> str:
         """Exchange frames over one connection until it ends; return why, unless this end has another one or closes."""
-        last, reason = None, ""
+        last, reason = b"", ""
         with self._changed:
             self._no_connection()
             self.position, self.is_starting, self._hang_up = None, False, ""
@@ -381,13 +383,14 @@ class Edge:
                 self.failure, self._closing = error, True
                 self._changed.notify_all()
         finally:
-            self._part(connection, last if self._between_frames else None)
+            connection.part(last if self._between_frames else b"", PARTING)
+            connection.close()
         return reason
 
     def _ends(self) -> bool:
         return self._closing or self._offered is not None or bool(self._hang_up)
 
-    def _connect(self, retries: Retries) -> ssl.SSLSocket | None:
+    def _connect(self, retries: Retries) -> SecureConnection | None:
         if self._dial is None:
             with self._changed:
                 if self._offered is None:
@@ -416,21 +419,6 @@ class Edge:
         if self._dial is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing, retries.seconds())
-
-    def _part(self, connection: ssl.SSLSocket, last: bytes | None) -> None:
-        """Close a connection; what was written last still arrives."""
-        try:
-            connection.settimeout(PARTING)
-            if last is not None:
-                connection.sendall(last)
-            connection.shutdown(1)  # writing
-            end = time.monotonic() + PARTING
-            while connection.recv(1 << 16) and time.monotonic() < end:
-                pass
-        except (OSError, ValueError):
-            pass
-        finally:
-            connection.close()
 
     # Reading
 
@@ -462,10 +450,12 @@ class Edge:
             elif kind is Kind.REFUSED:
                 raise Lost(f"closed by {self.name}: {read_text(read_body(kind, body), 'reason')}")
             elif kind is Kind.STOPPED:
+                reason = read_text(read_body(kind, body), "reason", 400) or "no reason given"
                 with self._changed:
-                    self.stopped = read_text(read_body(kind, body), "reason") or "no reason given"
+                    if not (self.is_starting and self._needs):  # what has begun with it goes on when it returns
+                        self.stopped = reason
                     self._changed.notify_all()
-                raise Lost(f"{self.name} has ended the run: {self.stopped}")
+                raise Lost(f"the run has ended: {reason}")
             elif kind is Kind.HELLO:
                 raise Refused("sent a second HELLO")
 
@@ -522,7 +512,7 @@ class Edge:
                 raise Refused(f"sent a message of {size} bytes; at most {self._member.largest} are agreed")
             room = MARKERS if not size and self._journal is not None else AHEAD
             fits = len(self._inbox) < room or number in self._discarded
-            return torch.empty(size, dtype=torch.uint8) if fits else None
+            return self._memory.empty(size, torch.uint8) if fits else None
 
     def _heard_position(self, body: Mapping[str, Any]) -> None:
         position = Position(*(read_count(body, key, Kind.POSITION) for key in ("needs", "first", "covered")))
@@ -613,8 +603,9 @@ class Edge:
         try:
             yield memoryview(head)
             while done < payload.size:
-                yield content[done : done + PIECE]
-                done = min(done + PIECE, payload.size)
+                piece = content[done : done + PIECE]
+                done += len(piece)  # it leaves, in part at least
+                yield piece
         except GeneratorExit:
             if done:
                 payload.sha256.add_done_callback(

@@ -16,7 +16,7 @@ from depositum.federation.agreement import Agreement
 from depositum.federation.member_config import resolve_agreement
 from depositum.federation.member_folder import MemberFolder
 from depositum.interrupt import Interrupted
-from depositum.metrics import History
+from depositum.metrics import OWN, History
 from depositum.models import frozen_digest
 from depositum.peers.member_checkpoints import MemberCheckpoints
 from depositum.peers.peer_communicator import PeerCommunicator
@@ -69,7 +69,7 @@ def run_member(
     run_folder.check(spec)
     with exclusive(folder.runs):
         run_folder.write_config(spec)
-        with exclusive(folder.runs):
+        with exclusive(folder.runs):  # now that the folder exists
             return _MemberRun(folder, spec, run_folder, callbacks, say, on_loop, listen).run()
 
 
@@ -147,7 +147,8 @@ class _MemberRun:
         snapshot = self.checkpoints.read(chosen.t)
         if snapshot is not None:
             self._tell(f"continuing from iteration {snapshot.t}")
-        history = self.run_folder.begin(spec, None if chosen.t == START else chosen.t, traced=False)
+        own = OWN if engine.sharing == "none" else ()
+        history = self.run_folder.begin(spec, None if chosen.t == START else chosen.t, traced=False, measures=own)
         (self.folder.runs / LEFT).unlink(missing_ok=True)
         communicator.start(chosen, self.checkpoints.covered)
         writer = MemberWriter(self.run_folder, communicator, self.checkpoints)

@@ -353,7 +353,7 @@ class PeerCommunicator(Communicator):
             if edge.failure is not None:
                 raise edge.failure
             if edge.stopped:
-                raise GroupError(edge.stopped, reporter=f"{edge.name} stopped: ")
+                raise GroupError(edge.stopped)
         if self.interrupted():
             raise Interrupted
         same = self.waiting is not None and self.waiting.name == name
@@ -400,11 +400,18 @@ class PeerCommunicator(Communicator):
             self.close()
             raise
         except DepositumError as error:
-            self.close(str(error) if self._running else "")
+            self.close(self._last_words(error))
             raise
         except BaseException:
             self.close()
             raise
+
+    def _last_words(self, error: DepositumError) -> str:
+        """What the others learn of an error that ends this member's run; nothing if it can be started again alone."""
+        for edge in self.edges.values():
+            if edge.stopped:
+                return edge.stopped
+        return f"{self.name} stopped: {error}" if self._running or self.introduction.differences else ""
 
     # What edges need
 

@@ -43,7 +43,7 @@ class StatusWriter(Callback):
         self._iteration = loop.t
 
     def on_evaluation(self, loop: Loop, records: list[dict[str, object]]) -> None:
-        loss = records[0].get("train_loss")
+        loss = records[0].get("train_loss", records[0].get("own_loss"))
         self._loss = float(loss) if isinstance(loss, float) else self._loss
 
     def end(self, state: State, reason: str = "") -> None:

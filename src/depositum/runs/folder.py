@@ -22,6 +22,7 @@ from depositum.errors import ConfigError, RunError, short_repr
 from depositum.metrics import (
     COLUMNS,
     COSTLY,
+    OWN,
     PERPLEXITY,
     TRAINING,
     Evaluations,
@@ -155,12 +156,17 @@ class RunFolder:
                 self._write(name, text)
 
     def begin(
-        self, spec: ResolvedConfig, t: int | None, traced: bool = True, may_differ: Collection[str] = ()
+        self,
+        spec: ResolvedConfig,
+        t: int | None,
+        traced: bool = True,
+        may_differ: Collection[str] = (),
+        measures: Sequence[str] = (),
     ) -> History:
         """Prepare a checked folder for a run that begins, or resumes from iteration t; return its history.
 
         Without `traced`, the consensus error of every iteration is not known, and has no file. `may_differ` is as for
-        `check`.
+        `check`. `measures` are columns of the history beside the usual ones and user-defined measures.
 
         The history is that of a run of this length that was never stopped. So rows after the checkpoint are removed
         and, of a run that is extended, the evaluation at its end, unless one is due there in the longer run.
@@ -176,7 +182,7 @@ class RunFolder:
             raise RunError(f"--out {self.path}: another process ran this meanwhile; the same command resumes it")
         last = -1 if t is None else t
         evaluations, metrics = spec.config.run.evaluations(), spec.metrics
-        self._columns = (*COLUMNS, *metrics.functions)
+        self._columns = (*COLUMNS, *measures, *metrics.functions)
         history = History(
             _as_not_last(record, metrics, evaluations)
             for record in _read(self.path / HISTORY, keep_damaged=True)
@@ -346,7 +352,7 @@ def _as_not_last(record: dict[str, Any], metrics: MetricSettings, evaluations: E
     if not metrics.costly_at(t, last=False, evaluations=evaluations):
         removed |= set(COSTLY)
     if not metrics.train_at(t, last=False, evaluations=evaluations):
-        removed |= set(TRAINING)
+        removed |= {*TRAINING, *OWN}
     return {k: v for k, v in record.items() if k not in removed}
 
 

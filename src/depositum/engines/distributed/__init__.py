@@ -1,5 +1,6 @@
 """One process per client, or per few: the simulator's algorithms over real links."""
 
+from depositum.engines.distributed.buffer_pool import BufferPool
 from depositum.engines.distributed.clients import (
     Placement,
     absent_part,
@@ -19,6 +20,7 @@ from depositum.engines.distributed.consistency import check_consistency
 from depositum.engines.distributed.distributed_engine import DistributedEngine, ProcessSettings
 
 __all__ = [
+    "BufferPool",
     "Check",
     "ClusterCommunicator",
     "Communicator",
