@@ -1,6 +1,6 @@
-"""Measure runs with one process per client: time of an exchange, overlap, bytes of sparse models, scaling.
+"""Measure runs with one process per client: time of an exchange, overlap, sparse models, scaling, compilation.
 
-    python benchmarks/processes.py OUT [--parts exchange,sparsity,scaling] [--steps 400] [--processes 10]
+    python benchmarks/processes.py OUT [--parts exchange,sparsity,scaling,compiled] [--steps 400] [--processes 10]
 
 - `exchange`: the time of one mixing on a ring, compared with a bare exchange of the same bytes on the same links (one
   `batch_isend_irecv` into allocated memory), for rows of several lengths, on 2 and 4 processes; and the share of a
@@ -10,6 +10,9 @@
   ring) with `channel = "sparse"` compared with dense rows, for x and y, with β = 5e-4 and 1e-3, and the share of zeros
   in x when it is sent and after mixing. Requires `DEPOSITUM_DATA`.
 - `scaling`: milliseconds per iteration of a fixed problem of 8 clients on 1, 2, 4 and 8 processes.
+- `compiled`: milliseconds of a local iteration, of one with an exchange, and of an iteration at T0 = 10, uncompiled and
+  compiled, for 8 clients on 4 processes on the CPU and, if there is a GPU, on 2 processes that share it; and in one
+  simulator. `--models` names the models.
 
 All processes run on this machine and communicate over the loopback interface with gloo. Prints Markdown tables and
 writes `OUT/processes.json`.
@@ -34,7 +37,7 @@ from torch import Tensor
 import depositum as dp
 from depositum.channels import ANNOUNCEMENT_BYTES, Sparse
 from depositum.data import Samples
-from depositum.engines import EngineSettings
+from depositum.engines import EngineSettings, Simulator
 from depositum.engines.distributed import DistributedEngine, Placement
 from depositum.engines.distributed.links import LinkMix
 from depositum.engines.distributed.torch_communicator import join
@@ -48,6 +51,8 @@ from depositum.runs import build_engine, load
 EXAMPLE = Path(__file__).parent.parent / "examples" / "mnist-sparsity.toml"
 #: Lengths of rows, among them those of the paper's CNN and ResNet-18 on MNIST.
 LENGTHS = (1_000, 30_000, 268_362, 3_000_000, 11_175_370)
+#: Clients, and T0, of the part `compiled`.
+CLIENTS, PERIOD = 8, 10
 #: Recorded for each phase of a sparse model: bytes of a message with x and with y, zeros in x before and after mixing.
 CURVES = ("x", "y", "zeros sent", "zeros mixed")
 Row = dict[str, Any]
@@ -226,22 +231,31 @@ def trained(size: int, *case: Any) -> Row:
 # Scaling
 
 
-def iteration(n: int, steps: int) -> Row:
-    """Return the time of an iteration of an MLP with T0 = 1 and `n` clients on all processes."""
-    group = join(120, "cpu")
+def made(model_name: str, n: int) -> Problem:
+    """A problem of n clients on MNIST's shapes, with random data."""
     shape, classes, samples = (1, 28, 28), 10, 200 * n
     generator = torch.Generator().manual_seed(0)
     data = Samples(
         torch.rand(samples, *shape, generator=generator), torch.randint(0, classes, (samples,), generator=generator)
     )
-    model = build("mlp", shape, classes, 0)
+    model = build(model_name, shape, classes, 0)
     start = Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
     owned = torch.arange(samples).view(n, -1).numpy()
-    problem = Problem(
+    return Problem(
         model, as_loss("cross-entropy"), data, (Trial(0, start, list(owned)),), regularizer=dp.L1(), beta=1e-4
     )
+
+
+def iteration(n: int, steps: int) -> Row:
+    """Return the time of an iteration of an MLP with T0 = 1 and `n` clients on all processes."""
+    group = join(120, "cpu")
     engine = DistributedEngine(
-        problem, dp.ring(n), dp.Depositum(0.05), group, batch_size=32, settings=EngineSettings("cpu", backend="loop")
+        made("mlp", n),
+        dp.ring(n),
+        dp.Depositum(0.05),
+        group,
+        batch_size=32,
+        settings=EngineSettings("cpu", backend="loop"),
     )
     engine.start()
     engine.advance(5)
@@ -251,6 +265,67 @@ def iteration(n: int, steps: int) -> Row:
         times.append(_milliseconds(engine.step, steps))
     group.leave()
     return {"processes": group.size, "clients": n, "milliseconds": statistics.median(times)}
+
+
+# Compilation
+
+
+def compiled(model: str, n: int, device: str, compile: Any, rounds: int, simulated: bool = False) -> Row:
+    """Return the milliseconds of local iterations, of those with an exchange, and of compilation; T0 = 10."""
+    group = None if simulated else join(300, device)
+    settings = EngineSettings(device, compile=compile)
+    parts, options = (made(model, n), dp.ring(n), dp.Depositum(0.05)), {"period": PERIOD, "batch_size": 32}
+    engine: DistributedEngine | Simulator
+    if group is None:
+        engine = Simulator(*parts, **options, settings=settings)  # type: ignore[arg-type]
+    else:
+        engine = DistributedEngine(*parts, group, **options, settings=settings)  # type: ignore[arg-type]
+    engine.start()
+    engine.watch(PERIOD)
+
+    def advance(count: int) -> float:
+        if group is not None:
+            group.barrier()
+        return _milliseconds(lambda: (engine.advance(count), synchronize()))
+
+    def synchronize() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    began = time.perf_counter()
+    for count in (1, PERIOD - 1) * 3:  # compiles each kind of step, and captures local ones
+        advance(count)
+    ready = time.perf_counter() - began
+    exchanges, locals_ = zip(*((advance(1), advance(PERIOD - 1)) for _ in range(rounds)), strict=True)
+    advance(PERIOD)  # a simulator captures a complete round
+    complete = [advance(PERIOD) for _ in range(rounds)]
+    sent = engine.costs.bytes_sent / max(1, engine.costs.phases)
+    if group is not None:
+        group.leave()
+    return {
+        "local": statistics.median(locals_) / (PERIOD - 1),
+        "exchange": statistics.median(exchanges),
+        "iteration": statistics.median(complete) / PERIOD,
+        "ready": ready,
+        "bytes": sent,
+    }
+
+
+def compiled_rows(models: list[str], rounds: int) -> list[Row]:
+    """The measurements of every model: uncompiled and compiled processes, and a compiled simulator."""
+    rows = []
+    places = [("cpu", 4), *([("cuda", 2)] if torch.cuda.is_available() else [])]
+    for model in models:
+        for device, size in places:
+            for compile in ("never", "always"):
+                ranks = launch(compiled, size, model, CLIENTS, device, compile, rounds)
+                row = {key: max(rank[key] for rank in ranks) for key in ranks[0]}
+                rows.append({"model": model, "where": f"{size} processes, {device}", "compile": compile, **row})
+                print(rows[-1], flush=True)
+            row = launch(compiled, 1, model, CLIENTS, device, "always", rounds, True)[0]
+            rows.append({"model": model, "where": f"simulator, {device}", "compile": "always", **row})
+            print(rows[-1], flush=True)
+    return rows
 
 
 # Output
@@ -266,14 +341,18 @@ def _table(columns: dict[str, Callable[[Row], str]], rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default="exchange,sparsity,scaling")
+    parser.add_argument("--parts", default="exchange,sparsity,scaling,compiled")
     parser.add_argument("--steps", type=int, default=400, help="iterations of the sparse models")
     parser.add_argument(
         "--processes", type=int, default=10, help="processes of the sparse models, which have 20 clients"
     )
+    parser.add_argument("--models", default="linear,mlp,cnn", help="models of the part 'compiled'")
+    parser.add_argument("--rounds", type=int, default=20, help="repetitions of the part 'compiled'")
     options = parser.parse_args()
     parts = options.parts.split(",")
     results: dict[str, Any] = {"machine": f"{describe_device('cpu')} ({describe_versions()})"}
+    if torch.cuda.is_available():
+        results["machine"] = f"{describe_device('cuda')}; {results['machine']}"
     print(results["machine"], "\n")
     if "exchange" in parts:
         results["exchange"] = [exchanged(size, d) for size in (2, 4) for d in LENGTHS]
@@ -316,6 +395,21 @@ def main() -> None:
                 "ms per iteration": lambda r: f"{r['milliseconds']:.1f}",
             },
             results["scaling"],
+        )
+    if "compiled" in parts:
+        results["compiled"] = compiled_rows(options.models.split(","), options.rounds)
+        _table(
+            {
+                "model": lambda r: r["model"],
+                "8 clients in": lambda r: r["where"],
+                "compiled": lambda r: "yes" if r["compile"] == "always" else "no",
+                "local iteration, ms": lambda r: f"{r['local']:.3f}",
+                "with an exchange, ms": lambda r: f"{r['exchange']:.3f}",
+                "per iteration, T0 = 10, ms": lambda r: f"{r['iteration']:.3f}",
+                "kB sent per client and phase": lambda r: f"{r['bytes'] / 1e3:.0f}",
+                "until compiled, s": lambda r: f"{r['ready']:.1f}",
+            },
+            results["compiled"],
         )
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "processes.json").write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -173,13 +173,11 @@ def test_what_was_sent_does_not_change_when_the_state_advances() -> None:
         assert list(pool.map(work, range(2))) == [True, True]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "size"), [("depositum", 2), ("prox-dgd", 4)])
-def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompiled_ones(name: str, size: int) -> None:
-    """Two seeds, a model with buffers: to 1e-10 in float64."""
+def check_compiled_processes(name: str, size: int, device: str = "cpu") -> None:
+    """Compiled processes, uncompiled ones and the simulator agree, for two seeds and a model with buffers."""
     sim, n = small_network(name, "never", 4), 4
     sim.advance(COMPILED_STEPS)
-    with RankProcesses(compiled_trajectories, size, n, name) as started:
+    with RankProcesses(compiled_trajectories, size, n, name, device) as started:
         ranks = started.results(600)
     for key, complete in sim.snapshot().items():
         for rank, (plain, compiled, _, _) in enumerate(ranks):
@@ -193,6 +191,25 @@ def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompil
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), [("depositum", 2), ("prox-dgd", 4)])
+def test_compiled_processes_have_the_trajectory_of_the_simulator_and_of_uncompiled_ones(name: str, size: int) -> None:
+    check_compiled_processes(name, size)
+
+
+@pytest.mark.slow
 def test_a_compiled_run_of_processes_resumes_to_the_same_bytes() -> None:
     with RankProcesses(resumes_compiled, 2, 4, "depositum") as started:
+        assert started.results(600) == [True, True]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["depositum", "k-gt"])
+def test_two_processes_on_one_gpu_have_the_trajectory_of_the_simulator(name: str) -> None:
+    """Local iterations are captured; rows travel through the CPU."""
+    check_compiled_processes(name, 2, "cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_processes_on_one_gpu_resume_to_the_same_bytes() -> None:
+    with RankProcesses(resumes_compiled, 2, 4, "depositum", "cuda") as started:
         assert started.results(600) == [True, True]

@@ -2,6 +2,7 @@
 
 import signal
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -257,9 +258,16 @@ def small_network(name: str, compile: Any, n: int, group: Any = None) -> Simulat
     return engine
 
 
-def compiled_trajectories(n: int, name: str) -> tuple[dict[str, Array], dict[str, Array], bool, list[int]]:
-    """Final states of uncompiled and of compiled iterations, whether these cost the same, and what was announced."""
-    group, announced = join(30, "cpu"), []
+def compiled_trajectories(
+    n: int, name: str, device: str = "cpu"
+) -> tuple[dict[str, Array], dict[str, Array], bool, list[int]]:
+    """Final states of uncompiled and of compiled iterations, whether these cost the same, and what was announced.
+
+    Iterations that cannot be compiled or captured are an error.
+    """
+    warnings.simplefilter("error", RuntimeWarning)
+    announced: list[int] = []
+    group = join(30, device)
     plain, compiled = small_network(name, "never", n, group), small_network(name, "always", n, group)
     plain.advance(COMPILED_STEPS)
     compiled.advance(COMPILED_STEPS, announce=lambda: announced.append(compiled.t))
@@ -268,9 +276,9 @@ def compiled_trajectories(n: int, name: str) -> tuple[dict[str, Array], dict[str
     return states[0], states[1], plain.costs == compiled.costs, announced
 
 
-def resumes_compiled(n: int, name: str) -> bool:
+def resumes_compiled(n: int, name: str, device: str = "cpu") -> bool:
     """Whether a compiled run that another engine resumes in the middle of a phase ends in the same bytes."""
-    group = join(30, "cpu")
+    group = join(30, device)
     uninterrupted, resumed = (small_network(name, "always", n, group) for _ in range(2))
     uninterrupted.advance(5)
     halfway, costs = uninterrupted.snapshot(), uninterrupted.costs

@@ -184,7 +184,9 @@ class Accelerator:
     def _capture(self, kinds: tuple[str, ...]) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with _garbage_collection_paused(), torch.cuda.graph(graph, pool=self._pool):
+            # "thread_local": a thread of NCCL may use the device in the meantime.
+            captured = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+            with _garbage_collection_paused(), captured:
                 for kind in kinds:
                     self._programs[kind]()
         except Exception as error:
