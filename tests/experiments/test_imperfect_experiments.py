@@ -29,6 +29,12 @@ def test_cells_are_the_papers_ring_but_for_what_is_studied(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CELLS)
+def test_every_configuration_is_valid(name: str) -> None:
+    """Its keys, methods, networks and channels, as `depositum reproduce` checks them before work."""
+    experiments.make_plan(experiments.load_experiment(name), SweepOptions())
+
+
+@pytest.mark.parametrize("name", CELLS)
 def test_every_label_can_be_selected(name: str) -> None:
     """`--only axis=label,label` separates labels by commas."""
     experiment = experiments.load_experiment(name)
