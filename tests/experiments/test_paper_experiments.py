@@ -5,24 +5,29 @@ import itertools
 import json
 import math
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from depositum import experiments
+from depositum import experiments, theory
 from depositum.cli import reproduce
 from depositum.errors import DataError, RunError
 from depositum.experiments import SweepOptions
+from depositum.experiments.bounds import theory_setting
 from depositum.experiments.sweep import make_cells
 from depositum.experiments.tables import PaperNumber
+from depositum.problem.constants import smoothness as measured_smoothness
+from depositum.runs import build_engine, parse
 from tests.support.small_experiments import small, write_experiment
 from tests.support.small_runs import cli
 
 IDS = experiments.experiment_names()
 #: Cells of each sweep; grid points of its tuning.
 CELLS = {"stepsize": (10, 0), "momentum": (5, 0), "period": (8, 0), "sparsity": (10, 0), "topology": (16, 52),
-         "clients": (8, 0), "accuracy": (133, 610), "llm": (7, 90)}  # fmt: skip
+         "clients": (8, 0), "accuracy": (133, 610), "llm": (7, 90), "theorem1": (16, 0),
+         "corollary1": (20, 0)}  # fmt: skip
 
 
 def tables(name: str) -> dict[str, dict[str, Any]]:
@@ -62,7 +67,7 @@ def test_every_experiment_is_documented(name: str) -> None:
     assert experiment.claim
     assert experiment.unstated
     assert experiment.figure or experiment.table
-    assert experiment.paper.startswith(("Fig. ", "Table ", "Future work: "))
+    assert experiment.paper.startswith(("Fig. ", "Table ", "Theorem ", "Corollary ", "Future work: "))
 
 
 def test_grids_are_wide_and_fine_enough() -> None:
@@ -90,6 +95,54 @@ def test_settings_of_the_client_count(n: int) -> None:
         run = table["run"]
         assert run["evaluate_every"] % run["period"] == 0
         assert run["evaluate_from"] == run["steps"] % run["evaluate_every"] == 1
+
+
+def theory_settings(name: str) -> Iterator[theory.Setting]:
+    """The setting of every cell of an experiment on the theory."""
+    experiment = experiments.load_experiment(name)
+    assert experiment.variance is not None
+    for cell in make_cells(experiment, SweepOptions()):
+        yield theory_setting(parse(cell.table), experiment.variance)
+
+
+@pytest.mark.parametrize("name", ["theorem1", "corollary1"])
+def test_constants_of_the_theory_hold(name: str) -> None:
+    """L and σ² are upper limits on every client of every cell: both follow from the inputs of a linear model."""
+    experiment = experiments.load_experiment(name)
+    assert experiment.variance is not None
+    made = make_cells(experiment, SweepOptions(device="cpu"))
+    found: dict[str, list[float]] = {"L": [], "σ²": []}
+    distinct = {json.dumps(cell.table["problem"], sort_keys=True): cell.checked.spec for cell in made}
+    for spec in distinct.values():
+        oracle = build_engine([spec]).oracle
+        measured = measured_smoothness(oracle)
+        assert measured.how == "closed form"
+        found["L"].append(measured.value)
+        squares = oracle.inputs.flatten(1).double().square().sum(1) + 1  # the bias has the input 1
+        ends = [*oracle.offsets.tolist(), len(oracle.table)]
+        means = [float(squares[oracle.table[a:b]].mean()) for a, b in itertools.pairwise(ends)]
+        # E‖∇F‖² = E‖p − e_y‖² ‖a‖² ≤ 2 E‖a‖², which no variance of ∇F exceeds.
+        found["σ²"].append(2 * max(means))
+    assert 0.8 * 3.5 <= max(found["L"]) <= 3.5
+    assert {cell.table["metrics"]["smoothness"] for cell in made} == {3.5}
+    assert 0.8 * experiment.variance <= max(found["σ²"]) <= experiment.variance
+
+
+def test_settings_of_theorem_1() -> None:
+    """α is the largest that the theorem admits, rounded down; all conditions hold."""
+    for setting in theory_settings("theorem1"):
+        assert theory.conditions_hold(setting)
+        assert setting.alpha == theory.rounded_down(theory.largest_alpha(setting).alpha, 3)
+
+
+def test_settings_of_corollary_1() -> None:
+    """α, γ and B are prescribed by the corollary, whose conditions hold; λ does not depend on n."""
+    for setting in theory_settings("corollary1"):
+        prescribed = theory.corollary_setting(setting)
+        assert theory.corollary_bound(setting).proven
+        assert (setting.alpha, setting.gamma) == pytest.approx((prescribed.alpha, prescribed.gamma), rel=1e-12)
+        assert setting.batch_size == prescribed.batch_size
+        assert setting.lam == pytest.approx(0.0 if setting.n == 1 else 0.5)
 
 
 def test_the_accuracy_table_is_the_papers() -> None:

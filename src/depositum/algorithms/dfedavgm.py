@@ -6,8 +6,9 @@ Intelligence, 2022. A round is K = T0 local steps with the heavy ball, and one m
     u_i^{k+1} = u_i^k − α g_i(u_i^k) + θ ( u_i^k − u_i^{k−1} ),  k = 0 … K−1        (DM.1)
     x^{r+1} = W u^K                                                                (DM.2)
 
-Written from memory of the paper. The momentum starts anew in every round. One vector per communication, one gradient
-per iteration. With a constant α and clients that differ, the limit is not a solution; its analysis bounds gradients.
+The momentum starts anew in every round. One vector per communication, one gradient per iteration. With a constant α and
+clients that differ, the limit is not a solution; its analysis bounds gradients. docs/methods.md says with which code it
+was compared.
 """
 
 from dataclasses import dataclass

@@ -5,9 +5,9 @@ P_τ is the prox of τh; with W^t = W in an exchange and the identity otherwise,
 
     x^{t+1} = P_{α_t β}( W^t x^t − α_t g(x^t) )            (PD.1)
 
-Written from memory of the paper, where g is the full gradient. With h = 0 it is D-PSGD. One vector per communication,
-one gradient per iteration. With a constant α and clients that differ, the limit is not a solution; with α_t that
-decreases to 0 (a schedule) it is.
+In the paper g is the full gradient. With h = 0 it is D-PSGD. One vector per communication, one gradient per iteration.
+With a constant α and clients that differ, the limit is not a solution; with α_t that decreases to 0 (a schedule) it is.
+docs/methods.md says with which code it was compared.
 """
 
 from dataclasses import dataclass

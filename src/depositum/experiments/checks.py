@@ -391,12 +391,15 @@ def number(
 
 
 @CHECKS.register("agrees")
-def agrees(results: Results, measure: str, at: At = "final") -> Finding:
+def agrees(results: Results, measure: str, at: At = "final", axis: str | None = None) -> Finding:
     """All cells for which a table of the paper prints a number agree with it, but for as many as chance would explain.
 
     A difference of more than two standard errors is expected in a few of many cells that do agree. It holds if at least
-    as many happen by chance with a probability of 5 % or more, taking cells as independent.
+    as many happen by chance with a probability of 5 % or more, taking cells as independent. With `axis`, it holds if
+    the cells of one of its labels agree so.
     """
+    if axis is not None:
+        return _agrees_at_some_label(results, measure, at, axis)
     outside, chances, skipped = [], [], []
     for cell in results:
         printed = results.printed.get((measure, cell.name))
@@ -424,6 +427,23 @@ def agrees(results: Results, measure: str, at: At = "final") -> Finding:
     return Finding(by_chance >= 0.05, test, numbers)
 
 
+def _agrees_at_some_label(results: Results, measure: str, at: At, axis: str) -> Finding:
+    """Whether the cells of one label of an axis agree with the printed numbers."""
+    findings, missing = {}, []
+    for label in results.labels(axis):
+        try:
+            findings[label] = agrees(results.where({axis: label}), measure, at)
+        except NotRunError as error:
+            missing.append(f"{label}: {error}")
+    if not findings:
+        raise NotRunError(_join(missing))
+    found = [label for label, finding in findings.items() if finding.holds]
+    numbers = f"at {', '.join(found)}; " if found else "at none; "
+    numbers += " | ".join(f"{label}: {finding.numbers.partition('; not ')[0]}" for label, finding in findings.items())
+    numbers += f"; not tested: {_join(missing)}" if missing else ""
+    return Finding(bool(found), f"{AGREEMENT}, at one label of {axis!r}", numbers)
+
+
 def difference(results: Results, measure: str, cell: Labels, less_than: Labels | None, at: At = "final") -> Values:
     """A statistic of a cell per seed `[S]`; with `less_than`, by how much it is less than that of the other cell."""
     one = results.single(cell)
@@ -434,6 +454,31 @@ def difference(results: Results, measure: str, cell: Labels, less_than: Labels |
     if one.cached and other.cached and sorted(one.cached.seeds) != sorted(other.cached.seeds):
         raise NotRunError(f"{one.name} and {other.name} have different seeds")
     return _paired(larger, one.by_seed(measure, at))
+
+
+# Every cell: its values
+
+
+@CHECKS.register("below-bound")
+def below_bound(results: Results, measure: str, bound: str) -> Finding:
+    """The mean over seeds is at most the bound at every evaluation, in every cell.
+
+    What is tested is a number per seed: the largest ratio of measure and bound over the run.
+    """
+    verdicts, texts = [], []
+    for cell in results:
+        curves, limits = cell.series(measure), cell.series(bound)
+        largest = {}
+        for seed in curves:
+            _, ours, theirs = np.intersect1d(curves[seed].t, limits[seed].t, return_indices=True)
+            largest[seed] = float(np.max(curves[seed].y[ours] / limits[seed].y[theirs]))
+        found = interval(np.array(list(largest.values())))
+        verdicts.append(found.inside(most=1))
+        texts.append(f"{cell.name}: {found}")
+    if not verdicts:
+        raise NotRunError("no cells")
+    numbers = f"largest ratio to the bound: {_join(texts, 12)} ({verdicts.count(True)} of {len(verdicts)})"
+    return Finding(_all(verdicts), "t-test over seeds of the largest ratio, at most 1", numbers)
 
 
 # All cells: the range of their values

@@ -96,11 +96,13 @@ def check_claim(claim: Claim, experiment: Experiment, key: str) -> None:
     choice = CHECKS.parse(claim.check, f"{experiment.id}: {key}.check")
     arguments, path = choice.arguments, f"{key}.check.{choice.name}"
     if "measure" in arguments:
-        check_measure(arguments["measure"], f"{experiment.id}: {path}.measure")
+        check_measure(arguments["measure"], experiment, f"{path}.measure")
         if arguments["measure"] == TRACE and not experiment.trace:
             raise ConfigError(f"{experiment.id}: {path}.measure", f"{TRACE!r} given; it needs trace = true in the file")
+    if "bound" in arguments:
+        check_measure(arguments["bound"], experiment, f"{path}.bound")
     for measure in arguments.get("measures", ()):
-        check_measure(measure, f"{experiment.id}: {path}.measures")
+        check_measure(measure, experiment, f"{path}.measures")
     for name in ("at", "early", "late"):
         if name in arguments:
             check_statistic(arguments[name], f"{experiment.id}: {path}.{name}")

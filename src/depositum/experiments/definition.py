@@ -44,6 +44,13 @@ class Axis(_Part):
     values: list[AxisValue] = Field(min_length=1)
 
 
+class Combination(_Part):
+    """Settings of the cells that have these labels, where they depend on several axes."""
+
+    where: Where
+    set: Settings
+
+
 class QuickRun(_Part):
     """What a quick run changes: settings of every cell, seeds, which cells (`only`), settings for tuning (`tune`), and
     how many values of each key of a tuning grid are used (`grid`).
@@ -82,7 +89,8 @@ class Panel(_Part):
 
     `curves` draws `y` against `x` at the evaluated iterations; `trace` the consensus error at every iteration (faint)
     and its maximum in each communication phase (thick); `points` the last `y` against the last `x`. `zoom` is the part
-    of the run, as two shares in [0, 1], that is also drawn enlarged. `log` and `log_x` make an axis logarithmic.
+    of the run, as two shares in [0, 1], that is also drawn enlarged. `log` and `log_x` make an axis logarithmic. `against` is a second
+    measure, such as a bound, that is drawn dotted in the same colours.
     """
 
     title: str
@@ -93,6 +101,7 @@ class Panel(_Part):
     log: bool = False
     log_x: bool = False
     ylabel: str | None = None
+    against: str | None = None
     limits: list[float] | None = Field(None, min_length=2, max_length=2)
     zoom: list[float] | None = Field(None, min_length=2, max_length=2)
 
@@ -157,6 +166,8 @@ class Experiment(_Part):
     paper: str
     about: str = ""
     seeds: list[int] = [0, 1, 2, 3, 4]
+    #: σ², an upper limit on the variance of single samples' gradients at every point, for the measures of `bounds`.
+    variance: float | None = Field(None, ge=0)
     trace: bool = False
     unstated: list[str] = []
     remarks: list[str] = []
@@ -166,6 +177,7 @@ class Experiment(_Part):
     time_by: str | None = None
     base: dict[str, dict[str, Any]] = {}
     sweep: list[Axis] = Field(min_length=1)
+    combination: list[Combination] = []
     omit: list[Where] = []
     quick: QuickRun = QuickRun()
     tune: list[Tuning] = []
@@ -218,6 +230,9 @@ def experiment_names() -> list[str]:
         "accuracy",
         "ranking",
         "explained",
+        "partitions",
+        "theorem1",
+        "corollary1",
         "compression",
         "direction",
         "loss",

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 from PIL import Image
 
 from depositum.errors import ConfigError
@@ -22,6 +24,8 @@ from depositum.report.seed_statistics import SeedCurve, draw_seed_curve, over_se
 
 WIDTH, HEIGHT = 3.1, 2.5
 MARKERS = "osD^vPX*"
+#: How many characters of the note fit under a column of panels.
+NOTE_CHARACTERS = 68
 #: Markers on a curve, and the opacity of a band.
 MARKS, BAND = 8, 0.16
 #: By which share of their panel curves that diverge may extend it, on either side.
@@ -39,8 +43,9 @@ def check_figure(spec: FigureSpec, experiment: Experiment, cells: Sequence[Label
     for number, panel in enumerate(spec.panel, start=1):
         key = f"figure.panel {number}"
         experiment.check_where(panel.where, f"{key}.where")
-        check_measure(panel.y, f"{experiment.id}: {key}.y")
-        check_measure(panel.x, f"{experiment.id}: {key}.x")
+        for name, measure in (("y", panel.y), ("x", panel.x), ("against", panel.against)):
+            if measure is not None:
+                check_measure(measure, experiment, f"{key}.{name}")
         for name, pair in (("limits", panel.limits), ("zoom", panel.zoom)):
             if pair is not None and not pair[0] < pair[1]:
                 raise ConfigError(
@@ -51,7 +56,7 @@ def check_figure(spec: FigureSpec, experiment: Experiment, cells: Sequence[Label
         if panel.kind == "trace" and not experiment.trace:
             raise ConfigError(f"{experiment.id}: {key}.kind", "'trace' given; it needs trace = true in the file")
         names = [tuple(labels[axis] for axis in spec.series) for labels in cells if matches(labels, panel.where)]
-        if len(set(names)) < len(names):
+        if len(set(names)) < len(names) and panel.kind != "points":
             raise ConfigError(
                 f"{experiment.id}: {key}.where",
                 "several cells share one curve; name more axes there, or in figure.series",
@@ -106,12 +111,19 @@ def _note(spec: FigureSpec, results: Results) -> str:
     if not counts or counts == [1]:
         return "one seed"
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    against = any(panel.against is not None for panel in spec.panel)
+    if all(panel.kind == "points" for panel in spec.panel):
+        hollow = "; hollow: the bound" if against else ""
+        return f"means over {seeds} seeds; bars: ± one sample standard deviation{hollow}"
     parts = [f"lines: means over {seeds} seeds; bands: ± one sample standard deviation"]
     if any(panel.log for panel in spec.panel):
         parts.append("on logarithmic axes, both of the logarithm")
+    if against:
+        parts.append("dotted: the bound")
     if any(panel.kind == "trace" for panel in spec.panel):
         parts.append("faint: every iteration, thick: the largest value of each communication phase")
-    return "; ".join(parts)
+    columns = min(spec.columns, len(spec.panel))
+    return "\n".join(textwrap.wrap("; ".join(parts), NOTE_CHARACTERS * columns))
 
 
 def _legend_columns(names: list[str], columns: int) -> int:
@@ -147,6 +159,7 @@ class _DrawnPanel:
             axes.set_yscale("log")
         if panel.log_x:
             axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         self.inset = _inset(axes, self.cells, panel) if panel.zoom is not None and self.cells else None
         if self.inset is not None and panel.log:
             self.inset.set_yscale("log")
@@ -164,6 +177,8 @@ class _DrawnPanel:
                     _draw_trace(target, cell, style)
                 else:
                     _draw_mean_curve(target, cell, self.panel, style, note=target is self.axes)
+                if self.panel.against is not None:
+                    _draw_against(target, cell, self.panel, style)
 
     def finish(self) -> None:
         """Add titles, and the range of the enlarged part."""
@@ -233,6 +248,16 @@ def _draw_mean_curve(axes: Axes, cell: CellResult, panel: Panel, style: Style, n
     _draw(axes, over_seeds(frame[frame["y"] > SMALLEST] if panel.log else frame, panel.log, _ends(cell)), style, note)
 
 
+def _draw_against(axes: Axes, cell: CellResult, panel: Panel, style: Style) -> None:
+    """The second measure: a dotted curve, or hollow points."""
+    assert panel.against is not None
+    panel = panel.model_copy(update={"y": panel.against})
+    if panel.kind == "points":
+        _draw_point(axes, cell, panel, style, hollow=True)
+    else:
+        _draw_mean_curve(axes, cell, panel, (style[0], ":", ""), note=False)
+
+
 def _draw(axes: Axes, curve: SeedCurve, style: Style, note: bool, linewidth: float = 1.3) -> None:
     """A curve with a band, and with markers at other points than those of the other curves."""
     colour, dash, marker = style
@@ -247,7 +272,7 @@ def _draw(axes: Axes, curve: SeedCurve, style: Style, note: bool, linewidth: flo
         linestyle=dash,
         marker=marker,
         markersize=3,
-        markevery=(MARKERS.index(marker) * every // len(MARKERS), every),
+        markevery=(MARKERS.index(marker) * every // len(MARKERS), every) if marker else None,
     )
 
 
@@ -276,7 +301,7 @@ def _draw_trace(axes: Axes, cell: CellResult, style: Style) -> None:
     _draw(axes, over_seeds(most.assign(x=most["t"]), True, ends), style, note=True, linewidth=1.6)
 
 
-def _draw_point(axes: Axes, cell: CellResult, panel: Panel, style: Style) -> None:
+def _draw_point(axes: Axes, cell: CellResult, panel: Panel, style: Style, hollow: bool = False) -> None:
     """The mean of the last values of seeds that did not diverge, with error bars of one sample standard deviation."""
     ends = _ends(cell)
     survivors = ends.index[ends == ends.max()] if not cell.diverged else ends.index[ends == cell.config.run.steps]
@@ -285,7 +310,8 @@ def _draw_point(axes: Axes, cell: CellResult, panel: Panel, style: Style) -> Non
     if any(values.empty for values in last):
         return
     (x, sx), (y, sy) = ((values.mean(), values.std() if len(values) > 1 else 0.0) for values in last)
-    axes.errorbar(x, y, xerr=sx, yerr=sy, fmt=style[2], color=style[0], markersize=5, capsize=2, linewidth=1)
+    fill = "none" if hollow else style[0]
+    axes.errorbar(x, y, xerr=sx, yerr=sy, fmt=style[2], color=style[0], mfc=fill, markersize=5, capsize=2, linewidth=1)
 
 
 def _finite(frame: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from depositum.errors import ConfigError
 from depositum.experiments.claims import check_claim, judge
 from depositum.experiments.definition import Experiment
 from depositum.experiments.figures import check_figure
-from depositum.experiments.results import CellResult, Results
+from depositum.experiments.results import CellResult, Results, column_of
 from depositum.experiments.sweep import SweepCell, SweepOptions, make_cells, matches, passes_filters
 from depositum.experiments.tables import check_table, fill_table
 from depositum.experiments.tuning import TuningTask, make_tasks
@@ -57,6 +57,8 @@ def _check_axes(experiment: Experiment) -> None:
         experiment.check_axis(experiment.time_by, "time_by")
     for number, entry in enumerate(experiment.omit, start=1):
         experiment.check_where(entry, f"omit {number}")
+    for number, combination in enumerate(experiment.combination, start=1):
+        experiment.check_where(combination.where, f"combination {number}.where")
 
 
 def _check_measured(experiment: Experiment, cells: Sequence[SweepCell]) -> None:
@@ -65,7 +67,7 @@ def _check_measured(experiment: Experiment, cells: Sequence[SweepCell]) -> None:
     for number, panel in enumerate(experiment.figure.panel if experiment.figure else (), start=1):
         metrics = [cell.table.get("metrics", {}) for cell in cells if matches(cell.labels, panel.where)]
         for axis, measure in (("y", panel.y), ("x", panel.x)):
-            costly = measure.removesuffix("/n") in COSTLY
+            costly = column_of(measure).removesuffix("_mean") in COSTLY
             if costly and metrics and not any(section.get("costly_every", default) for section in metrics):
                 raise ConfigError(
                     f"{experiment.id}: figure.panel {number}.{axis}",
@@ -76,7 +78,7 @@ def _check_measured(experiment: Experiment, cells: Sequence[SweepCell]) -> None:
 def check_report(experiment: Experiment, cells: list[SweepCell]) -> None:
     """Raise if a figure, table or claim could not be made from these cells, by making it from cells without results."""
     order = {axis: experiment.labels(axis) for axis in experiment.axes}
-    not_run = Results([CellResult(cell.labels, Config(), None) for cell in cells], order)
+    not_run = Results([CellResult(cell.labels, Config(), None, variance=experiment.variance) for cell in cells], order)
     if experiment.figure is not None:
         check_figure(experiment.figure, experiment, [cell.labels for cell in cells])
     for number, table in enumerate(experiment.table, start=1):

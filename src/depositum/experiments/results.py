@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from depositum.errors import ConfigError, listing, nearest
+from depositum.experiments.bounds import BOUNDS, bound_values, check_bound
 from depositum.experiments.cache import CachedCell
+from depositum.experiments.definition import Experiment
 from depositum.experiments.paper_number import PaperNumber
 from depositum.experiments.sweep import Labels, matches
 from depositum.metrics import COLUMNS, PERPLEXITY
@@ -31,6 +33,10 @@ COLLAPSED_SHARE = 0.1
 LEARNED_SHARE = 0.01
 #: Suffix of measures that are divided by the number of clients: `"stationarity/n"`.
 PER_CLIENT = "/n"
+#: Suffix of measures that are multiplied by it: `"iteration*n"`, the iterations of all clients.
+TIMES_CLIENTS = "*n"
+#: The running mean of s, over the iterations at which it was evaluated.
+S_MEAN = "s_mean"
 #: Names of measures on axes and in tables.
 MEASURE_TITLES = {
     "train_loss": "training loss",
@@ -44,6 +50,10 @@ MEASURE_TITLES = {
     "gradient_error_mean": "gradient-estimation error, running mean",
     "stationarity_mean": "‖Gᵅ(x)‖², running mean",
     "stationarity_mean/n": "(1/n)‖Gᵅ(x)‖², running mean",
+    "s_mean/n": "(1/n) s, running mean",
+    "theorem1": "bound of Theorem 1",
+    "corollary1": "bound of Corollary 1",
+    "iteration*n": "n · iteration t",
     "phases": "communication phases",
     "bytes_sent": "bytes sent per client",
     "iteration": "iteration t",
@@ -86,13 +96,17 @@ class Series:
 
 @dataclass(frozen=True)
 class CellResult:
-    """One cell: its labels, its configuration, and its cached run (None: it was not run)."""
+    """One cell: its labels, its configuration, and its cached run (None: it was not run).
+
+    `variance` is the σ² of the experiment, which bounds need.
+    """
 
     labels: Labels
     config: Config
     cached: CachedCell | None
     history: pd.DataFrame | None = None
     trace: pd.DataFrame | None = None
+    variance: float | None = None
 
     @property
     def name(self) -> str:
@@ -160,14 +174,27 @@ class CellResult:
             table = pd.DataFrame({"seed": self.trace["seed"], "t": self.trace["iteration"].astype(float)})
             return table.assign(phases=np.nan, y=self.trace["consensus_x"])
         assert self.history is not None
-        history, column = self.history, measure.removesuffix(PER_CLIENT)
-        if column not in history:
-            raise NotRunError(f"{self.name} has no {measure}")
-        y = history[column] * (100.0 if column in PERCENT else 1.0)
+        history, column, clients = self.history, column_of(measure), self.config.problem.clients
+        y = self._column(column) * (100.0 if column in PERCENT else 1.0)
         if measure.endswith(PER_CLIENT):
-            y = y / self.config.problem.clients
+            y = y / clients
+        elif measure.endswith(TIMES_CLIENTS):
+            y = y * clients
         table = pd.DataFrame({"seed": history["seed"], "t": history["iteration"].astype(float)})
         return table.assign(phases=history["phases"].astype(float), y=y.astype(float)).dropna(subset="y")
+
+    def _column(self, name: str) -> "pd.Series[float]":
+        """A column of the history, or what is computed from it."""
+        history = self.history
+        assert history is not None
+        if name in BOUNDS and self.variance is not None:
+            return bound_values(name, self.config, self.variance, history)
+        if name == S_MEAN and "s" in history:
+            means: pd.Series[float] = history.groupby("seed")["s"].expanding().mean().droplevel(0)
+            return means.reindex(history.index)
+        if name not in history:
+            raise NotRunError(f"{self.name} has no {name}")
+        return history[name]
 
     def values(self, measure: str, at: Spec = "final") -> Values:
         """A statistic of a measure, one number per seed that is not lost `[S]`."""
@@ -231,11 +258,21 @@ class Results:
         return [label for label in self.order[axis] if label in present]
 
 
-def check_measure(measure: str, key: str) -> None:
-    """Raise if there is no such measure."""
-    column = measure.removesuffix(PER_CLIENT)
-    if column not in COLUMNS and measure != TRACE and not measure.startswith(PERPLEXITY):
-        known = [*COLUMNS, TRACE]
+def column_of(measure: str) -> str:
+    """The measure without its suffix.
+
+    >>> column_of("stationarity/n"), column_of("iteration*n")
+    ('stationarity', 'iteration')
+    """
+    return measure.removesuffix(PER_CLIENT).removesuffix(TIMES_CLIENTS)
+
+
+def check_measure(measure: str, experiment: Experiment, key: str) -> None:
+    """Raise if there is no such measure, or if the experiment does not give what it needs."""
+    column, key = column_of(measure), f"{experiment.id}: {key}"
+    check_bound(column, experiment.variance, key)
+    if column not in (*COLUMNS, S_MEAN, *BOUNDS) and measure != TRACE and not measure.startswith(PERPLEXITY):
+        known = [*COLUMNS, S_MEAN, *BOUNDS, TRACE]
         raise ConfigError(key, f"{measure!r} is not a measure; it can be {listing(known)}{nearest(column, known)}")
 
 

@@ -109,7 +109,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def read_results(experiment: Experiment, folder: Path) -> Results:
     """The results in a folder as they were written: of every cell its history, its trace, and who diverged.
 
-    Of a cell's configuration the steps, the period and the number of clients are needed: data and models are not.
+    Of a cell's configuration the numbers, the graph and the regularizer are needed: data and models are not.
     """
     axes, summary = experiment.axes, read_summary(folder)
     made = make_cells(experiment, SweepOptions(quick=summary["quick"], overrides=tuple(summary["set"])))
@@ -119,7 +119,7 @@ def read_results(experiment: Experiment, folder: Path) -> Results:
     traces = _read_table(traced, axes) if traced.exists() else None
     cells = []
     for cell in made:
-        empty = CellResult(cell.labels, parse(cell.table), None)
+        empty = CellResult(cell.labels, parse(cell.table), None, variance=experiment.variance)
         entry, history = summary["cells"].get(empty.name), _cell_rows(runs, cell.labels)
         if entry is None or history.empty:
             cells.append(empty)

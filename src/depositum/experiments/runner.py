@@ -78,7 +78,7 @@ def collect(plan: Plan, store: Path) -> Results:
         found = find(store, cell.checked, experiment.trace) if cell not in undecided else None
         config = cell.checked.config
         history, trace = (found.history, found.trace) if found else (None, None)
-        results.append(CellResult(cell.labels, config, found, history, trace))
+        results.append(CellResult(cell.labels, config, found, history, trace, experiment.variance))
     return Results(results, {axis: experiment.labels(axis) for axis in experiment.axes})
 
 

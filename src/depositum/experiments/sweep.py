@@ -79,6 +79,9 @@ def make_cells(experiment: Experiment, options: SweepOptions) -> list[SweepCell]
         table.setdefault("run", {}).setdefault("seeds", list(experiment.seeds))
         for value in values:
             apply_settings(table, value.set, f"{experiment.id}: sweep {value.label!r}")
+        for number, entry in enumerate(experiment.combination, start=1):
+            if matches(labels, entry.where):
+                apply_settings(table, entry.set, f"{experiment.id}: combination {number}")
         if quick is not None:
             apply_settings(table, quick.set, f"{experiment.id}: quick.set")
             for value in values:

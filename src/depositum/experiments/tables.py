@@ -164,7 +164,7 @@ def check_table(table: TableSpec, experiment: Experiment, key: str) -> None:
     check_statistic(table.at, f"{path}.at")
     measures = [*table.measures, *([table.measure] if table.measure else []), *(line.measure for line in table.line)]
     for measure in measures:
-        check_measure(measure, path)
+        check_measure(measure, experiment, key)
     forms = [
         bool(table.line),
         bool(table.rows and table.columns and table.measure),

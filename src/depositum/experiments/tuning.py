@@ -117,7 +117,7 @@ def _check(tuning: Tuning, experiment: Experiment, key: str) -> None:
     experiment.check_where(tuning.cell, f"{key}.cell")
     for axis in tuning.per:
         experiment.check_axis(axis, f"{key}.per")
-    check_measure(tuning.by, f"{experiment.id}: {key}.by")
+    check_measure(tuning.by, experiment, f"{key}.by")
     for name, values in tuning.grid.items():
         if not values or "." not in name:
             raise ConfigError(
