@@ -89,8 +89,8 @@ class Panel(_Part):
 
     `curves` draws `y` against `x` at the evaluated iterations; `trace` the consensus error at every iteration (faint)
     and its maximum in each communication phase (thick); `points` the last `y` against the last `x`. `zoom` is the part
-    of the run, as two shares in [0, 1], that is also drawn enlarged. `log` and `log_x` make an axis logarithmic. `against` is a second
-    measure, such as a bound, that is drawn dotted in the same colours.
+    of the run, as two shares in [0, 1], that is also drawn enlarged. `log` and `log_x` make an axis logarithmic.
+    `against` is a second measure, such as a bound, that is drawn dotted in the same colours.
     """
 
     title: str
