@@ -25,7 +25,7 @@ from depositum.report.seed_statistics import SeedCurve, draw_seed_curve, over_se
 WIDTH, HEIGHT = 3.1, 2.5
 MARKERS = "osD^vPX*"
 #: How many characters of the note fit under a column of panels.
-NOTE_CHARACTERS = 68
+NOTE_CHARACTERS = 55
 #: Markers on a curve, and the opacity of a band.
 MARKS, BAND = 8, 0.16
 #: By which share of their panel curves that diverge may extend it, on either side.
