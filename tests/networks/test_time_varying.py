@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_dropped_links_average_to_the_expected_matrix():
     assert np.abs(mean - (0.7 * network.W + 0.3 * np.eye(10))).max() < 0.015
     assert any((network.matrix(0) != network.matrix(phase)).any() for phase in (1, 2))
     other = DroppedLinks(0.3, seed=1)
-    assert any((other.apply(network.W, phase) != network.matrix(phase)).any() for phase in range(3))
+    assert any((replace(network, drop=other).matrix(phase) != network.matrix(phase)).any() for phase in range(3))
 
 
 def test_a_drop_probability_of_zero_is_the_static_network():
@@ -98,7 +99,7 @@ def test_a_drop_probability_of_zero_is_the_static_network():
     assert network.drop is None
     assert network.one_peer is None
     assert (network.matrix(3) == network.W).all()
-    assert (DroppedLinks(0.0).apply(network.W, 3) == network.W).all()
+    assert (replace(network, drop=DroppedLinks(0.0)).matrix(3) == network.W).all()
     assert DroppedLinks(0.0).present(torch.arange(10_000), torch.tensor(0), torch.tensor(1)).all()
 
 

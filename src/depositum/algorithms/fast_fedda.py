@@ -63,6 +63,7 @@ class FastFedDA(ServerRounds):
     )
     stepsize_key, stepsize_inverse = "G", True
     handles = "convex"
+    needs_all = "adds up gradients and points of all iterations, which clients that were absent would not have"
 
     m: float = 0.1
     G: TunableFloat = 25.0

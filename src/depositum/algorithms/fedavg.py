@@ -57,6 +57,7 @@ class FedAvg(ServerMethod):
         notes="Biased by client drift if the clients' data differ and T0 > 1.",
     )
     handles = "smooth"
+    served = ("x", "local")
 
     server_step: float = 1.0
 
@@ -112,6 +113,7 @@ class FedAvgM(ServerMethod):
         notes="At a constant stepsize it is still biased if the clients' data differ and T0 > 1, but less than FedAvg.",
     )
     handles = "smooth"
+    served = ("x", "local", "m")
 
     gamma: float = 0.5
     server_step: float = 1.0

@@ -1,4 +1,4 @@
-"""FedDR and FedADMM: randomized Douglas-Rachford splitting and ADMM with a server, with all clients in each round.
+"""FedDR and FedADMM: randomized Douglas-Rachford splitting and ADMM with a server.
 
 FedDR. Q. Tran-Dinh, N. H. Pham, D. T. Phan, L. M. Nguyen: "FedDR - Randomized Douglas-Rachford Splitting Algorithms for
 Nonconvex Federated Composite Optimization", NeurIPS 2021. P_τ is the prox of τh; from x̄^0 = x_i^0 = y_i^0 = x_0,
@@ -18,6 +18,9 @@ CDC 2022. From x̄^0 = x_i^0 = x_0, q_i^0 = 0,
 
 The minimisations are T0 gradient steps with stepsize α, from the client's previous x_i. One vector up and one down per
 round, one gradient per iteration. FedADMM(c) is FedDR(a = 1, η = 1/c), with q_i = (x_i − y_i)/η.
+
+Clients outside the cohort of a round leave out (DR.1) to (DR.3), or (AD.1) to (AD.3). The means at the server are over
+all clients, with the last x̂_i of those: the clients of the cohort send how theirs have changed.
 """
 
 from dataclasses import dataclass
@@ -34,7 +37,9 @@ class FedDRState(NamedTuple):
     t: Tensor  # iteration
     x: Tensor  # x̄^k, the server's model
     local: Tensor  # x_i
-    anchor: Tensor  # y_i^{k+1} of the current round
+    base: Tensor  # y_i^k − a x_i^k, to which (DR.1) adds a x̄^k
+    sent: Tensor | None = None  # x̂_i as last sent, if there are cohorts
+    mean: Tensor | None = None  # mean_i x̂_i at the server, if there are cohorts
 
 
 @ALGORITHMS.register("feddr")
@@ -68,6 +73,7 @@ class FedDR(ServerMethod):
     )
     prox_key = "eta"
     prox_formula = "η"
+    served = ("x", "mean")
 
     eta: float = 1.0
     relaxation: float = 1.0
@@ -79,17 +85,21 @@ class FedDR(ServerMethod):
         check_interval("relaxation", self.relaxation, "(0, 2)")
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedDRState:
-        # (DR.1) leaves y_i^1 = y_i^0, since x̄^0 = x_i^0
-        return FedDRState(t=iteration_zero(x0), x=x0, local=x0, anchor=x0 if self.start == "model" else zeros_like(x0))
+        y = x0 if self.start == "model" else zeros_like(x0)
+        sent = None if mix.share == 1 else 2 * x0 - y  # (DR.3)
+        return FedDRState(t=iteration_zero(x0), x=x0, local=x0, base=y - self.relaxation * x0, sent=sent, mean=sent)
 
     def step(self, s: FedDRState, oracle: Oracle, mix: Mix, kind: str) -> FedDRState:
-        g = self.gradient(s.local, oracle)
-        local = s.local - self.alpha_at(s.t) * (g + (s.local - s.anchor) / self.eta)  # (DR.2)
+        y = s.base + self.relaxation * s.x  # (DR.1)
+        local = s.local - self.alpha_at(s.t) * (self.gradient(s.local, oracle) + (s.local - y) / self.eta)  # (DR.2)
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local)
-        x = oracle.prox(self.average(2 * local - s.anchor, oracle, mix), self.eta)  # (DR.3), (DR.4)
-        anchor = s.anchor + self.relaxation * (x - local)  # (DR.1) of the next round
-        return FedDRState(t=s.t + 1, x=x, local=local, anchor=anchor)
+        sent = 2 * local - y  # (DR.3)
+        mean = server_mean(self, sent, s.sent, s.mean, oracle, mix)
+        x, base = oracle.prox(mean, self.eta), y - self.relaxation * local  # (DR.4)
+        if s.sent is None:
+            return FedDRState(t=s.t + 1, x=x, local=local, base=base)
+        return FedDRState(t=s.t + 1, x=x, local=local, base=base, sent=sent, mean=mean)
 
     def largest_prox_step(self, period: int) -> float:
         return self.eta
@@ -102,6 +112,17 @@ class FedADMMState(NamedTuple):
     x: Tensor  # x̄^k, the server's model
     local: Tensor  # x_i
     q: Tensor  # q_i, the dual variables
+    sent: Tensor | None = None  # x̂_i as last sent, if there are cohorts
+    mean: Tensor | None = None  # mean_i x̂_i at the server, if there are cohorts
+
+
+def server_mean(
+    method: ServerMethod, sent: Tensor, before: Tensor | None, mean: Tensor | None, oracle: Oracle, mix: Mix
+) -> Tensor:
+    """Return mean_i x̂_i over all clients, from what those of the round send and, if there are cohorts, from before."""
+    if before is None or mean is None:
+        return method.average(sent, oracle, mix)
+    return mean + method.change_of_mean(sent - before, oracle, mix)
 
 
 @ALGORITHMS.register("fedadmm")
@@ -130,6 +151,7 @@ class FedADMM(ServerMethod):
     )
     prox_key = "c"
     prox_formula = "1/c"
+    served = ("x", "mean")
 
     c: float = 1.0
 
@@ -138,7 +160,8 @@ class FedADMM(ServerMethod):
         check_positive("c", self.c)
 
     def init(self, x0: Tensor, oracle: Oracle, mix: Mix) -> FedADMMState:
-        return FedADMMState(t=iteration_zero(x0), x=x0, local=x0, q=zeros_like(x0))
+        sent = None if mix.share == 1 else x0  # (AD.3)
+        return FedADMMState(t=iteration_zero(x0), x=x0, local=x0, q=zeros_like(x0), sent=sent, mean=sent)
 
     def step(self, s: FedADMMState, oracle: Oracle, mix: Mix, kind: str) -> FedADMMState:
         g = self.gradient(s.local, oracle)
@@ -146,8 +169,12 @@ class FedADMM(ServerMethod):
         if not self.communicates(kind):
             return s._replace(t=s.t + 1, local=local)
         q = s.q + self.c * (local - s.x)  # (AD.2)
-        x = oracle.prox(self.average(local + q / self.c, oracle, mix), 1 / self.c)  # (AD.3), (AD.4)
-        return FedADMMState(t=s.t + 1, x=x, local=local, q=q)
+        sent = local + q / self.c  # (AD.3)
+        mean = server_mean(self, sent, s.sent, s.mean, oracle, mix)
+        x = oracle.prox(mean, 1 / self.c)  # (AD.4)
+        if s.sent is None:
+            return FedADMMState(t=s.t + 1, x=x, local=local, q=q)
+        return FedADMMState(t=s.t + 1, x=x, local=local, q=q, sent=sent, mean=mean)
 
     def largest_prox_step(self, period: int) -> float:
         return 1 / self.c

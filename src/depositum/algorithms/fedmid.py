@@ -70,6 +70,7 @@ class FedMiD(ServerMethod):
         "convolutions.",
     )
     prox_formula = "max(α, server_step·T0·α)"
+    served = ("x", "local")
 
     server_step: float = 1.0
     client_prox: bool = True
@@ -144,6 +145,7 @@ class FedDualAvg(ServerMethod):
         "number of rounds, so that very long runs lose accuracy in float32.",
     )
     handles = "convex"
+    served = ("x", "z", "local", "H", "H_rest")
 
     server_step: float = 1.0
 

@@ -51,6 +51,8 @@ class Mix(Protocol):
     lam: float
     lam2: float
     lam_min: float
+    #: The share of the clients that take part in a phase; 1 unless the run has `participation`.
+    share: float
 
     @property
     def degree(self) -> Tensor:
@@ -140,6 +142,13 @@ class Algorithm(ABC):
     server: ClassVar[bool] = False
     #: Whether it is right on a directed network: it mixes by `mix.pull` and `mix.push` only.
     directed: ClassVar[bool] = False
+    #: Of a method with a server whose cohorts may change: the variables that are the server's, or that a client sets
+    #: to them when a round begins. After an exchange they are equal in all rows, those of absent clients included.
+    served: ClassVar[tuple[str, ...]] = ()
+    #: The variables that depend on the iteration alone: those of clients that are absent change too.
+    clocks: ClassVar[tuple[str, ...]] = ()
+    #: Why a method with a server needs all clients in every round, if it has no `served`, for an error message.
+    needs_all: ClassVar[str] = "does not declare what the server sends to clients that were absent"
     #: Whether it compresses what it sends, by `mix.transmit`: the network then cannot have a channel as well.
     compresses: ClassVar[bool] = False
     #: The hyper-parameter that sets how long the steps are, and whether they shrink as it grows (a weight, not a step).

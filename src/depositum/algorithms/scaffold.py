@@ -7,7 +7,7 @@ Averaging for Federated Learning", ICML 2020. With control variates c = c_i = 0 
     option I:  c_i⁺ = g_i(w^r)                              (SC.2)
     option II: c_i⁺ = c_i − c + (w^r − x_i)/(Kα)            (SC.2)
     w^{r+1} = w^r + s · mean_i (x_i − w^r)                  (SC.3)
-    c⁺ = c + mean_i (c_i⁺ − c_i)                            (SC.3)
+    c⁺ = c + (|S|/n) mean_i (c_i⁺ − c_i)                    (SC.3)
 
 SCAFFOLD-M. Z. Cheng, X. Huang, P. Wu, K. Yuan: "Momentum Benefits Non-IID Federated Learning Simply and Provably", ICLR
 2024. With m^0 = 0,
@@ -17,8 +17,8 @@ SCAFFOLD-M. Z. Cheng, X. Huang, P. Wu, K. Yuan: "Momentum Benefits Non-IID Feder
     m^{r+1} = mean_i (w^r − x_i) / (Kα)                     (SM.3)
     w^{r+1} = w^r − s Kα m^{r+1},  c⁺ as in (SC.3)          (SM.4)
 
-Two vectors up and two down per round; one gradient per iteration, and one more per round with option I. All clients
-participate, so c = mean_i c_i at all times.
+Two vectors up and two down per round; one gradient per iteration, and one more per round with option I. mean_i is over
+the cohort S of the round, and c is the mean of the c_i of all n clients at all times.
 """
 
 from dataclasses import dataclass
@@ -68,6 +68,7 @@ class Scaffold(ServerMethod):
         mixing="2",
     )
     handles = "smooth"
+    served = ("x", "local", "c")
 
     option: Literal["I", "II"] = "II"
     server_step: float = 1.0
@@ -89,7 +90,7 @@ class Scaffold(ServerMethod):
         fresh = self.option == "I"
         ci = self.gradient(s.x, oracle) if fresh else s.ci - s.c + (s.x - local) / elapsed  # (SC.2)
         x = s.x + self.server_step * self.average(local - s.x, oracle, mix)  # (SC.3)
-        c = s.c + self.average(ci - s.ci, oracle, mix)  # (SC.3)
+        c = s.c + self.change_of_mean(ci - s.ci, oracle, mix)  # (SC.3)
         return ScaffoldState(t=s.t + 1, x=x, local=x, c=c, ci=ci, elapsed=zeros_like(elapsed))
 
     def vectors(self) -> int:
@@ -135,6 +136,7 @@ class ScaffoldM(ServerMethod):
         mixing="2",
     )
     handles = "smooth"
+    served = ("x", "local", "c", "m")
 
     gamma: float = 0.5
     server_step: float = 1.0
@@ -158,7 +160,7 @@ class ScaffoldM(ServerMethod):
         ci = gradients / elapsed  # (SM.2)
         m = self.average(s.x - local, oracle, mix) / elapsed  # (SM.3)
         x = s.x - self.server_step * elapsed * m  # (SM.4)
-        c = s.c + self.average(ci - s.ci, oracle, mix)  # (SC.3)
+        c = s.c + self.change_of_mean(ci - s.ci, oracle, mix)  # (SC.3)
         gradients, elapsed = zeros_like(gradients), zeros_like(elapsed)
         return ScaffoldMState(t=s.t + 1, x=x, local=x, c=c, ci=ci, m=m, gradients=gradients, elapsed=elapsed)
 

@@ -91,6 +91,7 @@ class ServerRounds(RoundBased):
     """
 
     server = True
+    clocks = ("elapsed",)
 
     server_weights: Literal["uniform", "samples"] = field(default="uniform", kw_only=True)
 
@@ -100,8 +101,15 @@ class ServerRounds(RoundBased):
         return g / oracle.weights if self.server_weights == "samples" else g
 
     def average(self, z: Tensor, oracle: Oracle, mix: Mix) -> Tensor:
-        """Return mean_i z_i at the server, in every row."""
-        return mix.average(oracle.weights * z if self.server_weights == "samples" else z)
+        """Return mean_i z_i over the clients of the round at the server, in every row."""
+        if self.server_weights != "samples":
+            return mix.average(z)
+        mean = mix.average(oracle.weights * z)
+        return mean if mix.share == 1 else mean / mix.average(oracle.weights)  # of a cohort, the weights' mean is not 1
+
+    def change_of_mean(self, change: Tensor, oracle: Oracle, mix: Mix) -> Tensor:
+        """Return by how much the mean over all clients changes if z_i changes for those of the round, in every row."""
+        return mix.share * mix.average(oracle.weights * change if self.server_weights == "samples" else change)
 
 
 @dataclass(frozen=True)

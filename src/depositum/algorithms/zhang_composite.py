@@ -59,6 +59,7 @@ class ZhangComposite(ServerMethod):
         mixing="1",
     )
     prox_formula = "max(1, server_step)·T0·α"
+    needs_all = "has corrections that add up to 0 over all clients, which fails if those of some stand still"
 
     server_step: float = 1.0
     start: Literal["zero", "gradient"] = "zero"

@@ -210,7 +210,7 @@ def _lam_scope(network: Network) -> str:
     """Which W the λ of a time-varying network refers to."""
     if network.one_peer is not None or network.sequence is not None:
         return "  (of the mean W over all phases)"
-    return "  (of W with all links present)" if network.drop is not None else ""
+    return "  (of W with all links present)" if network.intermittent else ""
 
 
 def _limitations(method: Depositum, network: Network) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from depositum.engines.assemble import make_engine
 from depositum.engines.early_stopping import Criterion, EarlyStopping, Mode
-from depositum.engines.engine import Costs, Engine, EngineSettings
+from depositum.engines.engine import Costs, Engine, EngineSettings, network_for
 from depositum.engines.loop import Callback, Loop
 from depositum.engines.monitor import Divergence, Monitor, describe_divergences
 from depositum.engines.simulator import Simulator
@@ -24,4 +24,5 @@ __all__ = [
     "average",
     "describe_divergences",
     "make_engine",
+    "network_for",
 ]

@@ -145,7 +145,7 @@ class Accelerator:
                 for function in functions:
                     function(*tensors)
                 if self.iteration.monitored_apart:
-                    self.iteration.observe()
+                    self.iteration.observe(self.iteration.state)
 
         return compiled
 
@@ -219,7 +219,7 @@ def trace(iteration: Iteration, kind: str) -> GraphModule:
         with torch.no_grad(), iteration.on(tensors):
             iteration.advance(kind)
             if not iteration.monitored_apart:
-                iteration.observe()
+                iteration.observe(iteration.state)
         return ()
 
     # With fake tensors, tracing computes nothing and allocates no memory.

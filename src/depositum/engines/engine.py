@@ -7,7 +7,7 @@ through the engine's reduction, which in a simulator is a group of one.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import capture, select_trials
 from depositum.errors import ConfigError, short_repr
 from depositum.metrics import Reduction, Sharing
-from depositum.networks import LostMessages, Network, complete, ring
+from depositum.networks import LostMessages, Network, Participation, complete, ring
 from depositum.problem import BatchSize, Oracle, Problem, Sampling
 from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
@@ -64,6 +64,8 @@ class EngineSettings:
         Whether iterations are compiled: `"auto"` (if the run is long enough to repay it), `"always"`, `"never"`.
     sampling
         How mini-batches are drawn: `"replacement"` or `"epochs"`.
+    participation
+        Which clients take part in a phase; None means all.
     """
 
     device: str = "auto"
@@ -72,6 +74,7 @@ class EngineSettings:
     backend: Backend | Literal["auto"] = "auto"
     compile: Compile = "auto"
     sampling: Sampling = "replacement"
+    participation: Participation | None = None
 
     def resolve_dtype(self) -> torch.dtype:
         if self.dtype not in ("float32", "float64"):
@@ -140,7 +143,7 @@ class Engine(ABC):
         channel: Channel,
     ) -> None:
         methods = [algorithm] * len(problem.trials) if isinstance(algorithm, Algorithm) else list(algorithm)
-        self.network = network_for(methods[0], network, problem.n, channel)
+        self.network = network_for(methods[0], network, problem.n, channel, settings.participation)
         for method in methods:
             if method.automatic:
                 raise ConfigError(
@@ -156,11 +159,21 @@ class Engine(ABC):
         self.device, self.dtype = device, settings.resolve_dtype()
         #: Each trial's method, and all of them merged into one that acts on all rows.
         self.algorithms: Sequence[Algorithm] = methods
-        self.algorithm = merge_methods(methods, len(clients), device, self.dtype)
+        self.algorithm = self.merged(len(clients))
         #: Iterations done, and those of the complete run, where known: compilation has to repay itself in them.
         self.t = self.steps = 0
         #: What the iterations cost the clients held here, on average, but for messages whose sizes depend on values.
         self.costs = Costs()
+
+    @property
+    def cohort(self) -> int:
+        """How many clients take part in a phase."""
+        participation = self.network.participation
+        return self.problem.n if participation is None else participation.size(self.problem.n)
+
+    def merged(self, clients: int) -> Algorithm:
+        """The trials' methods merged into one that acts on the rows of so many clients of each."""
+        return merge_methods(self.algorithms, clients, self.device, self.dtype)
 
     @abstractmethod
     def start(self) -> None:
@@ -232,11 +245,19 @@ def restricted(engine: Engine, labels: Sequence[int]) -> Engine:
     return smaller
 
 
-def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: Channel) -> Network:
+def network_for(
+    algorithm: Algorithm,
+    network: Network | None,
+    n: int,
+    channel: Channel,
+    participation: Participation | None = None,
+) -> Network:
     """The network that a method runs on: the given one, or a ring; a method with a server takes none.
 
-    A network, a channel or a number of clients that does not fit is refused.
+    A network, a channel, a number of clients or a participation that does not fit is refused.
     """
+    if participation is not None and participation.size(n) == n:
+        participation = None
     if algorithm.server:
         for key, given in (("network", network is not None), ("channel", channel.name != "exact")):
             if given:
@@ -245,7 +266,9 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
                     f"given, but {algorithm.name!r} has a server: every client communicates with it alone; leave the "
                     "network out",
                 )
-        return complete(n, "uniform")
+        if participation is not None and not algorithm.served:
+            raise ConfigError("participation", f"given, but {algorithm.name!r} {algorithm.needs_all}; leave it out")
+        return replace(complete(n, "uniform"), participation=participation)
     if algorithm.compresses and channel.name != "exact":
         raise ConfigError(
             "channel",
@@ -262,6 +285,14 @@ def network_for(algorithm: Algorithm, network: Network | None, n: int, channel: 
         )
     if network.lost is not None:
         _check_lossy(algorithm, network.lost, channel)
+    if participation is not None and (network.directed or network.lost is not None or network.sequence is not None):
+        raise ConfigError(
+            "participation",
+            "given, but the network is directed, loses messages or is a sequence: the weights of links to clients "
+            "that rest return to both ends, which is for one undirected graph; use another network, or leave it out",
+        )
+    if participation is not None:
+        network = replace(network, participation=participation)
     if channel.memory and network.varies:
         raise ConfigError(
             "channel",

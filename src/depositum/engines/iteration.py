@@ -75,12 +75,12 @@ class Iteration(ABC):
 
     def __call__(self, kind: str) -> None:
         self.advance(kind)
-        self.observe()
+        self.observe(self.state)
 
-    def observe(self) -> None:
-        """Show the state to the monitor."""
+    def observe(self, state: State) -> None:
+        """Show a state to the monitor."""
         if self.monitor is not None:
-            self.monitor.observe(self.state)
+            self.monitor.observe(state)
 
     def advance(self, kind: str) -> None:
         """One iteration, without the monitor."""

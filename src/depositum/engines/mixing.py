@@ -112,6 +112,7 @@ class MatrixMix:
     ) -> None:
         self.network, self.n, self.trials = network, network.n, trials
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
+        self.share = network.share
         self.channel = channel or Exact()
         self.channel_state = ChannelState(self.channel, trials * network.n, d, device, dtype)
         W = network.weights
@@ -160,7 +161,7 @@ class MatrixMix:
         self.channel_state.begin_step()
         self._phase, self._transmissions = phase, 0
         self.weights, self.links, self.pushing = self._static, self._links, self._push or self._static
-        drop, one_peer, sequence = self.network.drop, self.network.one_peer, self.network.sequence
+        one_peer, sequence = self.network.one_peer, self.network.sequence
         if self._lossy is not None:
             self._lossy.begin(phase)
         if sequence is not None:
@@ -172,12 +173,12 @@ class MatrixMix:
             self._present_degree = self._degrees.index_select(0, index)[0]
         if one_peer is not None:
             peers = one_peer.peer(phase, self._clients)
-            if drop is not None:
-                peers = torch.where(drop.present(phase, self._clients, peers), peers, self._clients)
+            if self.network.intermittent:
+                peers = torch.where(self.network.present(phase, self._clients, peers), peers, self._clients)
             self._met = (peers != self._clients).to(self._static.entries.dtype).repeat(self.trials)[:, None]
             self._peers = (peers + self.n * torch.arange(self.trials, device=peers.device)[:, None]).flatten()
-        elif drop is not None:
-            present = drop.present(phase, self.pattern.rows, self.pattern.columns) | self._own
+        elif self.network.intermittent:
+            present = self.network.present(phase, self.pattern.rows, self.pattern.columns) | self._own
             entries = self._static.entries
             lost = self.pattern.padded(torch.where(present, 0, entries)).sum(1)
             kept = torch.where(present, entries, 0)
@@ -187,10 +188,10 @@ class MatrixMix:
 
     def mean_degree(self, phase: int) -> float:
         """The neighbours that a client sends a row to in a phase, on average over clients."""
-        drop, one_peer, sequence = self.network.drop, self.network.one_peer, self.network.sequence
+        one_peer, sequence = self.network.one_peer, self.network.sequence
         if sequence is not None:
             return float(self._degrees[sequence.at(phase)].mean())
-        if one_peer is None and drop is None:
+        if not self.network.varies:
             return self._copies
         now, clients = torch.tensor(phase), torch.arange(self.n)
         if one_peer is not None:
@@ -198,8 +199,8 @@ class MatrixMix:
         else:
             i, j = (torch.as_tensor(end, dtype=torch.int64) for end in self.network.weights.nonzero())
         present = i != j
-        if drop is not None:
-            present &= drop.present(now, i, j)
+        if self.network.intermittent:
+            present &= self.network.present(now, i, j)
         return int(present.sum()) / self.n
 
     @property
@@ -209,7 +210,7 @@ class MatrixMix:
             return self._met
         if self.network.sequence is not None:
             return self._present_degree.repeat(self.trials)[:, None]
-        if self.network.drop is None:
+        if not self.network.intermittent:
             return self._static_degree
         return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
 
@@ -334,6 +335,7 @@ class ExchangeMix(Protocol):
     lam: float
     lam2: float
     lam_min: float
+    share: float
 
     @property
     def degree(self) -> Tensor: ...
@@ -349,7 +351,7 @@ class IdentityMix:
     """The identity: a step in which `mix` itself sends nothing (averages and sums over neighbours still do)."""
 
     def __init__(self, exchange: ExchangeMix) -> None:
-        self.lam, self.lam2, self.lam_min = exchange.lam, exchange.lam2, exchange.lam_min
+        self.lam, self.lam2, self.lam_min, self.share = exchange.lam, exchange.lam2, exchange.lam_min, exchange.share
         self._exchange = exchange
         self.average, self.neighbours, self.transmit = exchange.average, exchange.neighbours, exchange.transmit
 

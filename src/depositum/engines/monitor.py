@@ -89,9 +89,17 @@ class Monitor:
         ]
         self.read_until = int(state.t)
 
-    def observe(self, state: State) -> None:
-        """Record the state after an iteration."""
+    def observe(self, state: State, rows: Tensor | None = None) -> None:
+        """Record the state after an iteration, or that of some rows, where the others have not changed."""
+        if rows is None:
+            self._record(state, *self.tensors)
+            return
         errors, first_bad = self.tensors
+        part = first_bad[rows]
+        self._record(state, errors, part)
+        first_bad.index_copy_(0, rows, part)
+
+    def _record(self, state: State, errors: Tensor, first_bad: Tensor) -> None:
         variables, x = list(row_variables(state).values()), self.names.index("x")
         if self.is_kernel:
             _monitor_on_gpu(variables, x, state.t, errors, first_bad)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from depositum.algorithms import Algorithm
 from depositum.channels import Channel, Exact
+from depositum.engines.cohorts import CohortIteration
 from depositum.engines.compilation import CAPTURE_LENGTH, Accelerator
 from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.iteration import MatrixIteration
@@ -61,6 +62,11 @@ class Simulator(Engine):
         self.exchange = MatrixMix(self.network, trials, self.device, self.dtype, self.channel, d, seeds)
         self.channel_state = self.exchange.channel_state
         self.iteration = MatrixIteration(self.algorithm, self.oracle, self.exchange, period)
+        if (participation := self.network.participation) is not None:
+            of_cohort = self.merged(self.cohort)
+            self.iteration = CohortIteration(
+                self.algorithm, self.oracle, self.exchange, period, participation, of_cohort
+            )
         self._cost_of: dict[str, tuple[int, float, float, float]] = {}
         self._accelerator: Accelerator | None = None
         self._stride = period * max(1, CAPTURE_LENGTH // period) if self.device.type == "cuda" else 1
@@ -82,8 +88,7 @@ class Simulator(Engine):
         self.exchange.reset_counts()
         self.state = self.iteration.advanced(self.state, kind)
         self._count(kind)
-        if self.iteration.monitor is not None:
-            self.iteration.monitor.observe(self.state)
+        self.iteration.observe(self.state)
 
     def advance(
         self,

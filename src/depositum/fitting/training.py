@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -34,7 +34,7 @@ from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.launch import launched
 from depositum.metrics import MetricSettings, ended_worse
 from depositum.metrics.functions import MetricFunction
-from depositum.networks import Network
+from depositum.networks import Network, Participation, as_participation
 from depositum.networks.graphs import Graph
 from depositum.problem import BatchSize, Problem, Sampling, Weighting, from_client_data
 from depositum.problem.losses import Loss
@@ -71,6 +71,7 @@ def fit(
     period: int = 1,
     batch_size: BatchSize = 32,
     sampling: Sampling = "replacement",
+    participation: Participation | Mapping[str, Any] | float | None = None,
     steps: int = 500,
     loss: str | Loss | Callable[..., Any] | None = None,
     test: Any = None,
@@ -128,6 +129,9 @@ def fit(
     sampling
         How they are drawn: with `"replacement"`, as theory assumes, or in `"epochs"`: each of a client's samples once,
         in a random order, before any of them again.
+    participation
+        Which clients take part in a phase, the others rest (docs/links.md): a share in (0, 1], a table such as
+        `{"cohort": 50}`, or a `Participation`; default all.
     loss
         A name (`"tokens"` for a language model), one of torch's losses, or a function or module of (outputs, targets)
         with one value per sample; default cross-entropy for integer targets, half the squared error for real ones.
@@ -230,6 +234,7 @@ def resolve_arguments(
             "period": _as_integer(given["period"]),
             "batch_size": _as_integer(given["batch_size"]),
             "sampling": given["sampling"],
+            "participation": _participation_table(given["participation"]),
             "seeds": _build_seeds(given["seed"], given["seeds"]),
             "device": given["device"],
             "dtype": given["dtype"],
@@ -242,6 +247,12 @@ def resolve_arguments(
         processes={"timeout": settings.timeout, "evaluate": settings.evaluate},
         digests=folder is not None,
     )
+
+
+def _participation_table(given: Participation | Mapping[str, Any] | float | None) -> float | dict[str, Any] | None:
+    """As a configuration has it."""
+    participation = as_participation(given)
+    return None if participation is None else {k: v for k, v in asdict(participation).items() if v is not None}
 
 
 def _tuned(

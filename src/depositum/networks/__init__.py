@@ -26,6 +26,7 @@ from depositum.networks.directed_network import (
 from depositum.networks.graph_sequence import GraphSequence
 from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
+from depositum.networks.participation import Participation, as_participation
 from depositum.networks.sequences import SEQUENCES, network_sequence
 from depositum.networks.specifications import Mixing, Topology, topology_graph
 from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
@@ -42,7 +43,9 @@ __all__ = [
     "Mixing",
     "Network",
     "OnePeerExponential",
+    "Participation",
     "Topology",
+    "as_participation",
     "build",
     "complete",
     "directed_exponential",

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
 from depositum.errors import NetworkError
 from depositum.networks.graph_sequence import GraphSequence
 from depositum.networks.graphs import Graph, as_client_graph, graph_from_pairs
 from depositum.networks.mixing_matrices import Matrix, Sparse, adjacency, row_sums, stored_entries, with_diagonal
+from depositum.networks.participation import Participation
 from depositum.networks.specifications import Mixing, mixing_matrix, real_matrix
 from depositum.networks.spectrum import extreme_eigenvalues
 from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
@@ -42,7 +45,8 @@ class Network:
     Made by `from_graph`, `from_matrix` or a constructor such as `ring(10)`. Rounding errors in a given W (up to 1e-12)
     are removed: W is replaced by (W + Wᵀ) / 2, and its diagonal set so that rows sum to one.
 
-    A time-varying network has `drop`, `one_peer` or both, or `sequence`; `graph` then contains the links of all phases.
+    A time-varying network has `drop`, `one_peer` or `participation`, or several of them, or `sequence`; `graph` then
+    contains the links of all phases.
 
     >>> import networkx as nx
     >>> network = Network.from_graph(nx.cycle_graph(10))
@@ -73,6 +77,8 @@ class Network:
     """Which messages are lost or late in one direction of a link."""
     sequence: GraphSequence | None = None
     """Which graph there is in which phase, if each phase has another one."""
+    participation: Participation | None = None
+    """Which clients take part in which phase, if some rest; links to a client that rests are absent."""
 
     @classmethod
     def from_graph(
@@ -122,18 +128,14 @@ class Network:
 
     def _check_combination(self) -> None:
         """Refuse lost messages where weights change: running sums are divided by the weights of all phases at once."""
-        if self.sequence is not None and (self.drop is not None or self.one_peer is not None):
-            raise NetworkError("drop", "given, but each phase has a graph of its own; leave edges out of the graphs")
+        if self.sequence is not None and (self.intermittent or self.one_peer is not None):
+            key = "drop" if self.participation is None else "participation"
+            raise NetworkError(key, "given, but each phase has a graph of its own; leave edges out of the graphs")
         if self.lost is not None and self.varies:
             raise NetworkError(
                 "lost" if self.lost.p else "late",
                 "given, but the links of this network come and go: running sums need the same weights in every phase",
             )
-
-    @property
-    def varies(self) -> bool:
-        """Whether W is another one in each phase."""
-        return self.drop is not None or self.one_peer is not None or self.sequence is not None
 
     @property
     def has_push_weights(self) -> bool:
@@ -163,7 +165,35 @@ class Network:
             dense: Matrix = self.sequence.weights[self.sequence.at(phase)].toarray()
             return dense
         W = self.W if self.one_peer is None else self.one_peer.matrix(phase)
-        return W if self.drop is None else self.drop.apply(W, phase)
+        return without_absent(W, self, phase) if self.intermittent else W
+
+    @property
+    def intermittent(self) -> bool:
+        """Whether links of the graph are absent in some phases, so that their weights return to their ends."""
+        return self.drop is not None or self.participation is not None
+
+    @property
+    def varies(self) -> bool:
+        """Whether W is another one in each phase."""
+        return self.intermittent or self.one_peer is not None or self.sequence is not None
+
+    @property
+    def share(self) -> float:
+        """The share of the clients that take part in a phase."""
+        return 1.0 if self.participation is None else self.participation.size(self.n) / self.n
+
+    def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Whether no link between clients i and j is absent in a phase: bool, of the broadcast shape of the arguments.
+
+        All arguments are int64, of one device.
+        """
+        there = torch.ones_like(phase + i + j, dtype=torch.bool)
+        if self.drop is not None:
+            there = there & self.drop.present(phase, i, j)
+        if self.participation is not None:
+            awake = self.participation.present(phase, torch.arange(self.n, device=phase.device), self.n)
+            there = there & awake[i] & awake[j]
+        return there
 
     @cached_property
     def neighbours(self) -> tuple[tuple[int, ...], ...]:
@@ -271,11 +301,25 @@ class Network:
         clients, edges = ("client", "clients")[self.n != 1], ("edge", "edges")[self.edges != 1]
         dropped = "" if self.drop is None else f", each link dropped with probability {self.drop.p:g}"
         dropped += "" if self.lost is None else f", {self.lost}"
+        dropped += "" if self.share == 1 else f", {round(self.share * self.n)} of {self.n} take part in a phase"
         dropped += self._described_window()
         return (
             f"{self.name} of {self.n} {clients}, {self.edges} {edges}, {self.mixing} weights, "
             f"λ = {self.lam:.4f}, gap = {self.gap:.4f}{dropped}"
         )
+
+
+def without_absent(W: Matrix, network: Network, phase: int) -> Matrix:
+    """The dense W `[n, n]` of a phase, given the W with all links present: absent weights return to their ends."""
+    W = W.copy()
+    i, j = np.nonzero(np.triu(W, 1))
+    absent = ~network.present(torch.tensor(phase), torch.from_numpy(i), torch.from_numpy(j)).numpy()
+    i, j = i[absent], j[absent]
+    weights = W[i, j]
+    W[i, j] = W[j, i] = 0.0
+    np.add.at(W, (i, i), weights)
+    np.add.at(W, (j, j), weights)
+    return W
 
 
 # The conditions of Assumption 2, each with an error message that names the first offending entry.

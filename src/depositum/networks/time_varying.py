@@ -50,18 +50,6 @@ class DroppedLinks:
         # Integers are compared, as a division might round differently on another device.
         return (words & 0xFFFFFFFF) >= round(self.p * 2**32)
 
-    def apply(self, W: NDArray[np.float64], phase: int) -> NDArray[np.float64]:
-        """The dense W `[n, n]` of one phase, given the W with all links present."""
-        W = W.copy()
-        i, j = np.nonzero(np.triu(W, 1))
-        absent = ~self.present(torch.tensor(phase), torch.from_numpy(i), torch.from_numpy(j)).numpy()
-        i, j = i[absent], j[absent]
-        weights = W[i, j]
-        W[i, j] = W[j, i] = 0.0
-        np.add.at(W, (i, i), weights)
-        np.add.at(W, (j, j), weights)
-        return W
-
 
 @dataclass(frozen=True)
 class LostMessages:

@@ -5,6 +5,7 @@ mini-batch, gradients, a prox) is answered for all rows at once.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -78,6 +79,7 @@ class Oracle:
         self.device, self.dtype, self.precision = torch.device(device), dtype, precision
         self.clients = list(range(problem.n)) if clients is None else list(clients)
         self.trials = len(problem.trials)
+        self._is_part = False
         self.rows = self.trials * len(self.clients)
         self._check_batch_size()
         model = copy_to_device(problem.model, self.device, dtype, precision)
@@ -109,6 +111,24 @@ class Oracle:
         self.t = t
         self.draws = 0
         self.evaluations = 0.0
+
+    def of_rows(self, rows: Tensor) -> "Oracle":
+        """The oracle of some of the rows (int64, on the device) for algorithms, at the same iteration.
+
+        It has copies of their buffers, and can be made while an iteration is traced: no row is read back to the host.
+        """
+        part = copy(self)
+        part.rows = len(rows)
+        part.sizes, part.offsets, part.scales, part.terms, part.seed_words, part.client_words = (
+            table[rows]
+            for table in (self.sizes, self.offsets, self.scales, self.terms, self.seed_words, self.client_words)
+        )
+        part.buffers = {name: buffer[rows] for name, buffer in self.buffers.items()}
+        if isinstance(self.beta, Tensor):
+            part.beta = self.beta[rows]
+        part._is_part = True
+        part.__dict__.pop("_passes", None)
+        return part
 
     def start(self) -> Tensor:
         """The common initial models x_0, `[rows, d]`."""
@@ -184,7 +204,7 @@ class Oracle:
                 train=False,
             )
             out.index_add_(0, rows, part)
-        self.evaluations += len(self.table) / self.rows
+        self.evaluations += self._mean_size
         return out
 
     def prox(self, z: Tensor, step: float | Tensor) -> Tensor:
@@ -329,11 +349,14 @@ class Oracle:
 
         Indices beyond a row's last sample have weight 0.
         """
-        sizes: list[int] = self.sizes.tolist()
+        # The sizes of some of the rows are not known on the host: all rows are in as many passes as the largest needs.
+        sizes: list[int] = [self._largest_size] * self.rows if self._is_part else self.sizes.tolist()
         chunk = max(1, self.samples_per_pass // self.rows)
         passes = []
         for first in range(0, max(sizes), chunk):
-            rows = torch.tensor([row for row, size in enumerate(sizes) if size > first], device=self.device)
+            chosen = [row for row, size in enumerate(sizes) if size > first]
+            all_rows = len(chosen) == self.rows
+            rows = torch.arange(self.rows, device=self.device) if all_rows else torch.tensor(chosen, device=self.device)
             last = min(first + chunk, max(sizes))
             columns = torch.arange(first, last, device=self.device).expand(len(rows), -1)
             inside = columns < self.sizes[rows, None]
@@ -429,6 +452,8 @@ class Oracle:
         scales = torch.where(by_samples, self.problem.n * sizes / totals.to(torch.float64), 1.0)
         self.table = torch.cat(parts).to(self.device, torch.int64)
         self.sizes = sizes.to(self.device)
+        #: Samples of the largest client, and of a client on average.
+        self._largest_size, self._mean_size = int(sizes.max()), len(self.table) / self.rows
         self.offsets = (sizes.cumsum(0) - sizes).to(self.device)
         self.scales = scales.to(self.device, self.dtype)
         #: Terms of each row's loss over all its samples: the number of samples, except for losses of tokens.

@@ -23,7 +23,8 @@ SYMBOLS = {"alpha": "α", "eta": "η"}
 #: Settings besides the problem and the method that change a trajectory or its cost.
 COMPARED_SETTINGS = (
     *(("network", key) for key in ("topology", "mixing", "drop", "lost", "late", "channel")),
-    *(("run", key) for key in ("steps", "period", "batch_size", "sampling", "seeds", "dtype", "precision")),
+    *(("run", key) for key in ("steps", "period", "batch_size", "sampling", "participation")),
+    *(("run", key) for key in ("seeds", "dtype", "precision")),
 )
 #: Names of runs that a note lists, at most.
 LISTED = 6

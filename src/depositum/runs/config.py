@@ -14,6 +14,7 @@ from depositum.engines import EarlyStopping, EngineSettings
 from depositum.engines.distributed import ProcessSettings
 from depositum.errors import ConfigError, listing, nearest, renamed_keys
 from depositum.metrics import Evaluations, MetricFunction, MetricSettings, Sharing
+from depositum.networks import as_participation
 from depositum.problem import Weighting
 
 Named = str | dict[str, Any]
@@ -64,6 +65,7 @@ class RunSection(Section):
     period: int = 1
     batch_size: int | Literal["full"] = 32
     sampling: Literal["replacement", "epochs"] = "replacement"
+    participation: float | dict[str, Any] | None = None
     seeds: list[int] = [0]
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -97,7 +99,10 @@ class RunSection(Section):
 
     def engine_settings(self) -> EngineSettings:
         """How an engine computes."""
-        return EngineSettings(self.device, self.dtype, self.precision, self.backend, self.compile, self.sampling)
+        participation = as_participation(self.participation)
+        return EngineSettings(
+            self.device, self.dtype, self.precision, self.backend, self.compile, self.sampling, participation
+        )
 
 
 class MetricsSection(Section):

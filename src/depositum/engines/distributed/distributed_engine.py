@@ -21,6 +21,7 @@ from depositum.engines.distributed.clients import Placement, restrict_data
 from depositum.engines.distributed.communicator import Communicator
 from depositum.engines.distributed.link_iteration import LinkIteration
 from depositum.engines.distributed.links import LinkMix, SilentMix
+from depositum.engines.distributed.resting import LinkCohortIteration
 from depositum.engines.engine import Costs, Engine, EngineSettings
 from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import LINK, reinstate
@@ -102,6 +103,8 @@ class DistributedEngine(Engine):
         self.links = LinkMix(self.network, communicator, trials, self.dtype, self.channel, d, seeds)
         self.channel_state = self.links.channel_state
         self.iteration = LinkIteration(self.algorithm, self.oracle, self.links, period)
+        if (participation := self.network.participation) is not None:
+            self.iteration = LinkCohortIteration(self.oracle, self.links, period, participation, self.merged)
         self._accelerator: Accelerator | None = None
         self._evaluations: dict[str, float] = {}
 
@@ -189,8 +192,10 @@ class DistributedEngine(Engine):
         return self._accelerator
 
     def _count(self, kind: str) -> None:
-        # Gradients are counted when a step is run or traced, the same in every step of a kind.
-        evaluations = self._evaluations.setdefault(kind, self.oracle.evaluations)
+        # Gradients are counted when a step is run or traced, the same in every step of a kind unless clients rest.
+        evaluations = self.oracle.evaluations
+        if self.network.participation is None:
+            evaluations = self._evaluations.setdefault(kind, evaluations)
         self.costs += Costs(int(self.algorithm.communicates(kind)), self.links.bytes_sent, evaluations)
         self.t += 1
 

@@ -103,7 +103,7 @@ class ForwardingMix:
     """A mix whose operations on rows are those of a function of their names."""
 
     def __init__(self, links: LinkMix, exchange: Exchange) -> None:
-        self.lam, self.lam2, self.lam_min = links.lam, links.lam2, links.lam_min
+        self.lam, self.lam2, self.lam_min, self.share = links.lam, links.lam2, links.lam_min, links.share
         self._links, self._exchange = links, exchange
 
     @property

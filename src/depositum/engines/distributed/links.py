@@ -83,7 +83,7 @@ class Routes:
     def at(self, phase: int) -> Route:
         """The route of communication phase 0, 1, …"""
         network = self.network
-        if network.drop is not None:
+        if network.intermittent:
             return self._make(phase, 0)
         if network.sequence is not None:
             return self._cached(0, network.sequence.at(phase))
@@ -132,8 +132,8 @@ class Routes:
         else:
             weights = _row(matrix, i)
         own = weights.pop(i, 0.0)
-        if network.drop is not None and weights:
-            present = network.drop.present(number, torch.tensor(i), torch.tensor(list(weights))).tolist()
+        if network.intermittent and weights:
+            present = network.present(number, torch.tensor(i), torch.tensor(list(weights))).tolist()
             for j, there in zip(list(weights), present, strict=True):
                 if not there:
                     own += weights.pop(j)
@@ -207,6 +207,7 @@ class LinkMix:
         self.channel = channel or Exact()
         self.channel_state = ChannelState(self.channel, trials * len(self.held), d, communicator.device, dtype)
         self.lam, self.lam2, self.lam_min = network.lam, network.lam2, network.lam_min
+        self.share = network.share
         self._gain = self.channel.gain_on(d, 1 - network.lam_min)
         self._seeds = torch.tensor(list(seeds) or [0] * trials, dtype=torch.int64, device=communicator.device)
         self.reset_counts()
