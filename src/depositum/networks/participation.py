@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from depositum.errors import NetworkError, is_integer, is_number, listing, nearest, short_repr
-from depositum.randomness import hash_words, permuted, purpose_code
+from depositum.randomness import hash_words, purpose_code
 
 _COHORT = purpose_code("cohort")
 
 
 @dataclass(frozen=True)
 class Participation:
-    """In every phase the same number of clients takes part, drawn at random without replacement.
+    """In every phase the same number of clients takes part, drawn at random without replacement: those of smallest hashes.
 
     >>> Participation(cohort=3).members(torch.tensor(0), 10).tolist()
-    [3, 5, 9]
+    [0, 1, 6]
     """
 
     share: float | None = None
@@ -62,9 +62,9 @@ class Participation:
 
         No value is read back to the host, so that a CUDA graph can capture this once and replay it in every phase.
         """
-        words = hash_words(self.seed, _COHORT, phase // self.phases)
-        positions = torch.arange(self.size(n), device=phase.device)
-        return permuted(words, positions, torch.full((), n, dtype=torch.int64, device=phase.device)).sort().values
+        clients = torch.arange(n, device=phase.device)
+        words = hash_words(self.seed, _COHORT, phase // self.phases, clients)
+        return words.sort().indices[: self.size(n)].sort().values
 
     def present(self, phase: Tensor, clients: Tensor, n: int) -> Tensor:
         """Whether clients take part in a phase: bool, of the shape of `clients`."""
