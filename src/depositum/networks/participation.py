@@ -20,7 +20,7 @@ _COHORT = purpose_code("cohort")
 
 @dataclass(frozen=True)
 class Participation:
-    """In every phase the same number of clients takes part, drawn at random without replacement: those of smallest hashes.
+    """In every phase the same number of clients takes part, drawn at random: those of smallest hashes.
 
     >>> Participation(cohort=3).members(torch.tensor(0), 10).tolist()
     [0, 1, 6]
