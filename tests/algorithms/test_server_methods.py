@@ -230,7 +230,7 @@ def test_dual_variables_of_fedadmm_are_displacements_of_feddr() -> None:
     """q_i = (x_i − y_i)/η, with y_i before (DR.1) of the next round."""
     admm = run(dp.algorithm("fedadmm", alpha=E, c=1.7), period=5, steps=40)
     dr = run(dp.algorithm("feddr", alpha=E, eta=1 / 1.7), period=5, steps=40)
-    y = dr.anchor - (dr.x - dr.local)
+    y = dr.base + dr.local
     assert np.abs(admm.q - 1.7 * (dr.local - y)).max() <= 1e-12
 
 
