@@ -408,7 +408,7 @@ def test_what_cannot_have_clients_that_rest_says_why() -> None:
         with pytest.raises(ConfigError, match=f"^participation: given, but '{name}' "):
             Simulator(problem("lasso"), None, dp.algorithm(name), settings=chosen)
     directed = DirectedNetwork.from_digraph(RING.graph.to_directed())
-    with pytest.raises(ConfigError, match="^participation: given, but the network is directed or"):
+    with pytest.raises(ConfigError, match="^participation: given, but the network is directed, "):
         Simulator(problem("lasso"), directed, dp.algorithm("depositum-directed"), settings=chosen)
     with pytest.raises(ConfigError, match="^channel: .* links of this network come and go"):
         Simulator(problem("lasso"), RING, dp.Depositum(), settings=chosen, channel=as_channel("top-k"))
