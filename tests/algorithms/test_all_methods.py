@@ -25,7 +25,7 @@ EXPECTED_NAMES = [
     "fedavg-m", "scaffold", "scaffold-m", "extra", "pg-extra", "exact-diffusion", "d2", "k-gt", "led", "fednmut",
     "momentum-tracking", "dsmt", "heavy-ball-gt", "quasi-global", "fast-fedda", "zhang-composite",
     "prox-dgd", "dfedavgm",
-    "depositum-directed", "push-pull",
+    "depositum-directed", "push-pull", "sonata",
 ]
 # fmt: on
 

@@ -26,6 +26,7 @@ from depositum.algorithms.quasi_global import QuasiGlobal
 from depositum.algorithms.row_parameters import differing_parameters, merge_key, merge_methods, row_parameters
 from depositum.algorithms.scaffold import Scaffold, ScaffoldM
 from depositum.algorithms.schedules import SCHEDULES, Constant, Cosine, Power, Schedule, Step, Stepsize, as_schedule
+from depositum.algorithms.sonata import Sonata, SonataState
 from depositum.algorithms.sppdm import SPPDM, SPPDMState
 from depositum.algorithms.stepsize_methods import (
     DEFAULT_ALPHA,
@@ -100,6 +101,8 @@ __all__ = [
     "ServerMethod",
     "ServerRounds",
     "SmoothMethod",
+    "Sonata",
+    "SonataState",
     "State",
     "Step",
     "Stepsize",
