@@ -9,7 +9,6 @@ largest αL that the theorem admits with λ̃ (T0 = 5, γ = 0.5, a convex h).
 import numpy as np
 
 import depositum as dp
-from depositum.networks import DroppedLinks
 from depositum.theory import Setting, largest_alpha
 
 N, PHASES = 10, 1000
@@ -28,10 +27,10 @@ def by_formula(W, p):
     return norm(mean_square)
 
 
-def by_sampling(W, p):
-    total, dropped = np.zeros((N, N)), DroppedLinks(p)
+def by_sampling(p):
+    total, network = np.zeros((N, N)), dp.network("ring", N, drop=p)
     for phase in range(PHASES):
-        Wt = dropped.apply(W, phase)
+        Wt = network.matrix(phase)
         total += Wt.T @ Wt
     return norm(total / PHASES)
 
@@ -46,6 +45,6 @@ if __name__ == "__main__":
             steps=500, gap=1.0,
         )  # fmt: skip
         print(
-            f"p = {p}   λ of the mean {mean_lam:.4f}   λ̃ {lam:.4f}, sampled {by_sampling(W, p):.4f}   "
+            f"p = {p}   λ of the mean {mean_lam:.4f}   λ̃ {lam:.4f}, sampled {by_sampling(p):.4f}   "
             f"largest αL {largest_alpha(setting).alpha:.1e}"
         )
