@@ -48,13 +48,13 @@ def simulator() -> str:
             show(ours), show(loop, ".1f"), show(case.get("central_ms")), show(central),
             show(loop / ours if ours and loop else None, ".0f"),
             show(ours / central if ours and central else None, ".2f"),
-            show(memory, ".2f"), show(case.get("first_iteration_s"), ".1f"),
+            show(memory, ".2f"), *(show(case.get(f"{key}first_iteration_s"), ".1f") for key in ("cold_", "")),
         ]  # fmt: skip
         seeds = f" × {case['seeds']}" if case["seeds"] > 1 else ""
         rows.append([f"{case['model']}, {case['clients']}{seeds}", f"{case['d']:,}", *cells])
     columns = [
         "model, clients (× seeds)", "d", "this engine", "eager loop", "SGD eager", "SGD compiled", "loop / engine",
-        "engine / SGD compiled", "peak memory GiB", "first iteration s",
+        "engine / SGD compiled", "peak memory GiB", "first iteration s, cold", "warm",
     ]  # fmt: skip
     copy, product = found["limits"]
     caption = (

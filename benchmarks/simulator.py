@@ -14,7 +14,9 @@ gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
 and the lower bound by the machine's memory bandwidth and arithmetic. It prints a Markdown table and writes
 `simulator.json` and `simulator.png` to OUT. Data are random, with the shapes of real ones; no time depends on values.
 `--any-model` measures models of common layers (`benchmark_models.py`). The first iteration is reported with everything
-that precedes it in a new process: imports, making the problem, building the engine, compiling.
+that precedes it in a new process: imports, making the problem, building the engine, compiling. `--warm` measures that
+alone, once with empty caches if none were filled, and stores it in OUT for a later run; processes may do so for several
+cases at the same time.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,15 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 PRECISION = "tf32" if GPU else "float32"
 
 
+@lru_cache(maxsize=1)
+def data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The inputs and targets of a case, which take seconds to draw."""
+    return CASES[name].data(CASES[name].samples)
+
+
 def problem(name: str, n: int, seeds: int) -> Problem:
     case = CASES[name]
-    samples, train, model = case.samples, Samples(*case.data(case.samples)), case.model()
+    samples, train, model = case.samples, Samples(*data(name)), case.model()
     start = Layout.of(model).row({k: p.detach() for k, p in model.named_parameters()})
     parts = [np.arange(i, samples, n) for i in range(n)]
     trials = tuple(Trial(seed, start, parts) for seed in range(seeds))
@@ -136,7 +144,7 @@ def centralized(name: str, samples: int, budget: float, *, compiled: bool) -> fl
     """One SGD step on `samples` samples drawn from the same data, in place."""
     case = CASES[name]
     total, model, loss = case.samples, case.model().to(DEVICE), as_loss(case.loss)
-    inputs, targets = (z.to(DEVICE) for z in case.data(total))
+    inputs, targets = (z.to(DEVICE) for z in data(name))
     parameters = list(model.parameters())
 
     def step() -> None:
@@ -364,6 +372,22 @@ def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
     return [(name, n, s) for name in options.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
 
 
+def _cold_file(folder: Path, name: str, n: int, seeds: int) -> Path:
+    """What `--warm` writes about a case."""
+    return folder / f"cold-{name}-{n}-{seeds}.json"
+
+
+def warm(name: str, n: int, seeds: int, topology: str, out: Path) -> None:
+    """Fill the compilers' caches for a case, and store the seconds to its first iteration."""
+    began = time.perf_counter()
+    task = problem(name, n, seeds)
+    made = time.perf_counter() - began
+    first = import_seconds() + made + engine(task, "always", 0.01, topology)["first_s"]
+    _cold_file(out, name, n, seeds).write_text(json.dumps({"first_iteration_s": first}))
+    print(f"{name}:{n}:{seeds}: {first:.1f} s to the first iteration", flush=True)
+    centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -375,21 +399,21 @@ def main() -> None:
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--brief", action="store_true", help="do not measure the engine without compilation")
     parser.add_argument("--ratio-only", action="store_true", help="measure only this engine and compiled SGD")
-    parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches, for later runs")
+    parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches, and time it")
     parser.add_argument("--cases", help="model:clients:seeds,… instead of all combinations")
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of each measurement")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.warm:
+        for name, n, seeds in selected_cases(options):
+            warm(name, n, seeds, options.topology, options.out)
+        return
     limits = ceilings()
     print(
         f"{machine()}; copy {limits[0] / 1e12:.2f} TB/s, product {limits[1] / 1e12:.1f} TFLOP/s\n\n{HEADER}", flush=True
     )
     cases: list[dict[str, Any]] = []
     for name, n, seeds in selected_cases(options):
-        if options.warm:
-            engine(problem(name, n, seeds), "always", 0.01, options.topology)
-            centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
-            continue
         cases.append(
             measure(
                 name,
@@ -403,6 +427,8 @@ def main() -> None:
                 options.ratio_only,
             )
         )
+        if (cold := _cold_file(options.out, name, n, seeds)).exists():
+            cases[-1]["cold_first_iteration_s"] = json.loads(cold.read_text())["first_iteration_s"]
         print(line(cases[-1]), flush=True)
         if options.uncompiled and (batched := cases[-1].get("batched_ms")) and (loop := cases[-1].get("loop_ms")):
             print(
@@ -412,9 +438,8 @@ def main() -> None:
         (options.out / "simulator.json").write_text(
             json.dumps({"machine": machine(), "limits": limits, "cases": cases}, indent=1)
         )
-    if cases:
-        print("\n" + "\n".join(throughput_of_batched_seeds(cases)))
-        figure(cases, options.out)
+    print("\n" + "\n".join(throughput_of_batched_seeds(cases)))
+    figure(cases, options.out)
 
 
 if __name__ == "__main__":

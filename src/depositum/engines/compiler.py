@@ -53,7 +53,10 @@ def use_cache_folder() -> None:
 
     It stays where `TORCHINDUCTOR_CACHE_DIR` says, if set, or in torch's temporary folder if this one is not writable.
     """
-    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
+
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if chosen is not None and chosen != default_cache_dir():  # to which torch itself may have set the variable
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depositum" / "compiled"
     try:
