@@ -16,7 +16,6 @@ from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from depositum.kernels import hashing
 from depositum.kernels.hashing import register_lowering
@@ -37,6 +36,8 @@ def compile_graph(graph: GraphModule, tensors: Sequence[Tensor]) -> Compiled:
     The compiler is called directly: `torch.compile` would trace the graph once more, and check at every call that
     nothing it depends on has changed (nothing can).
     """
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # slow to import
+
     register_lowering()
     use_cache_folder()
     constants = _constants_as_inputs(graph)
