@@ -16,6 +16,7 @@ from depositum.engines import Loop
 from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import Plan, SweepOptions
 from depositum.experiments.claims import JudgedClaim
+from depositum.experiments.jobs import JobSettings, read_job_settings
 from depositum.experiments.results_folder import QUICK_NOTE, check_folder, count_verdicts, make_folder
 from depositum.interrupt import Interrupted, StopOnSignal
 from depositum.report.live import LiveSweep, LiveView, screen
@@ -78,6 +79,13 @@ def command(
     cache: Annotated[
         Path, typer.Option(metavar="DIR", help="The folder of finished cells, which are never run again.")
     ] = Path("runs/reproduce"),
+    parallel: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JOBS.toml",
+            help="Run groups of cells as jobs of a cluster (Slurm, through submitit), as this file says.",
+        ),
+    ] = None,
     redraw: Annotated[
         bool,
         typer.Option(
@@ -101,12 +109,13 @@ def command(
         _list()
         return
     if redraw:
-        given = {"--only": only, "--seeds": seeds, "--set": overrides, "--device": device}
+        given = {"--parallel": parallel, "--only": only, "--seeds": seeds, "--set": overrides, "--device": device}
         _redraw(name, quick, out, next((key for key, value in given.items() if value), None))
     elif name is not None:
         options = SweepOptions(quick, seeds, tuple(overrides or ()), device)
         if out is not None and name == "all":
             raise ConfigError("--out", "can only be used with one experiment; 'all' writes to results/")
+        jobs = None if parallel is None else read_job_settings(parallel)
         # All experiments are checked before the first one runs.
         chosen = experiments.experiment_names() if name == "all" else [name]
         plans = [experiments.make_plan(experiments.load_experiment(each), options, only or ()) for each in chosen]
@@ -119,7 +128,7 @@ def command(
         with StopOnSignal() as stop:
             for plan in plans:
                 try:
-                    _reproduce(plan, cache, out or _default_folder(plan), stop, live, report)
+                    _reproduce(plan, cache, out or _default_folder(plan), stop, jobs, live, report)
                 except (ConfigError, DataError) as error:  # e.g. data or a pretrained model is missing
                     if name != "all":
                         raise
@@ -158,11 +167,13 @@ def _redraw(name: str | None, quick: bool, out: Path | None, refused: str | None
         typer.echo(f"{experiment.id}: {verdicts}; results: {folder}")
 
 
-def _reproduce(plan: Plan, cache: Path, out: Path, stop: StopOnSignal, live: bool, report: bool) -> None:
+def _reproduce(
+    plan: Plan, cache: Path, out: Path, stop: StopOnSignal, jobs: JobSettings | None, live: bool, report: bool
+) -> None:
     try:
         with screen(f"depositum reproduce {plan.experiment.id}: {plan.experiment.title}", live) as view:
             progress = InterruptibleProgress(stop) if view is None else InterruptibleScreen(stop, view)
-            results = experiments.run_experiment(plan, cache, progress)
+            results = experiments.run_experiment(plan, cache, progress, jobs)
     except (experiments.SweepStopped, Interrupted):
         typer.echo(f"{plan.experiment.id} stopped; run the same command to resume", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -37,6 +37,8 @@ ADDED_LATER = {
     ("run", "evaluate_from"): 0,
     ("run", "sampling"): "replacement",
     ("network", "channel"): "exact",
+    ("network", "lost"): 0.0,
+    ("network", "late"): 0,
     ("algorithm", "server_weights"): "uniform",
 }
 #: Keys of `[processes]` that were removed after cells had been cached, with the value that those were run with.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -9,12 +10,17 @@ from depositum.engines import Callback, Loop
 from depositum.experiments import cache
 from depositum.experiments.cache import CachedCell, CellConfig
 from depositum.experiments.definition import Experiment
+from depositum.experiments.jobs import CellJob, JobSettings, run_jobs
 from depositum.experiments.plan import Plan
 from depositum.experiments.results import CellResult, Results
 from depositum.experiments.sweep import SweepCell
 from depositum.experiments.tuning import TuningTask
 from depositum.runs import compatible, execute_all
 from depositum.runs.config import Config
+from depositum.runs.folder_lock import FolderInUse, exclusive
+
+#: Seconds between two tries to lock a cell that another process is running.
+LOCK_SECONDS = 0.5
 
 
 class SweepStopped(Exception):
@@ -46,11 +52,14 @@ class SweepObserver(Protocol):
         """Whether the sweep is to stop."""
 
 
-def run_experiment(plan: Plan, store: Path, observer: SweepObserver) -> Results:
-    """Tune and run what is not in the cache `store`; return the results of all cells, also those of earlier calls."""
+def run_experiment(plan: Plan, store: Path, observer: SweepObserver, parallel: JobSettings | None = None) -> Results:
+    """Tune and run what is not in the cache `store`; return the results of all cells, also those of earlier calls.
+
+    With `parallel`, groups of cells are jobs of a cluster.
+    """
     experiment, selected = plan.experiment, set(plan.selected)
     needed = [task for task in plan.tuning if selected.intersection(task.targets)]
-    runner = _GroupRunner(plan, store, observer)
+    runner = _GroupRunner(plan, store, observer, parallel)
     runner.run([job for task in needed for job in _tuning_jobs(task, experiment)], "tuning")
     for task in plan.tuning:
         finished = _finished_points(task, store)
@@ -115,8 +124,8 @@ def _max_at_once(cell: SweepCell, experiment: Experiment) -> int | None:
 class _GroupRunner:
     """Runs the configurations that are not in the cache, compatible ones in one simulator."""
 
-    def __init__(self, plan: Plan, store: Path, observer: SweepObserver) -> None:
-        self.experiment, self.store, self.observer = plan.experiment, store, observer
+    def __init__(self, plan: Plan, store: Path, observer: SweepObserver, parallel: JobSettings | None) -> None:
+        self.experiment, self.store, self.observer, self.parallel = plan.experiment, store, observer, parallel
 
     def run(self, jobs: Sequence[_Job], stage: str, trace: bool = False) -> None:
         unfinished: dict[Path, _Job] = {}
@@ -131,47 +140,82 @@ class _GroupRunner:
         for folder in unfinished:
             cache.delete_finished(folder)
         total = sum(_work(job.cell.config) for job in unfinished.values())
+        most = None if self.parallel is None else self.parallel.cells_per_job
+        groups = [[unfinished[folder].cell for folder in folders] for folders in _groups(unfinished, most)]
         self.observer.begin(f"{self.experiment.id}, {stage}", total)
         try:
-            for folders in _groups(unfinished):
+            if self.parallel is not None:
+                if not run_jobs(self.parallel, [CellJob(cells, self.store, trace) for cells in groups], self.observer):
+                    raise SweepStopped
+                return
+            for cells in groups:
                 if self.observer.stopped():
                     raise SweepStopped
-                self._run_group({folder: unfinished[folder].cell for folder in folders}, trace)
+                run_cells(cells, self.store, trace, self.observer)
         finally:
             self.observer.end()
 
-    def _run_group(self, group: dict[Path, CellConfig], trace: bool) -> None:
-        observer, configs = self.observer, [cell.config for cell in group.values()]
-        observer.group(_describe(configs[0]), len(configs), sum(map(_work, configs)))
-        start = time.perf_counter()
+
+def run_cells(cells: Sequence[CellConfig], store: Path, trace: bool, observer: SweepObserver) -> None:
+    """Run cells that share a simulator, unless another process does, which is then waited for."""
+    folders = {cell.folder(store): cell for cell in cells}
+    with ExitStack() as locks:
+        for folder in sorted(folders):  # in one order, so that no two processes wait for each other
+            folder.mkdir(parents=True, exist_ok=True)
+            _lock(folder, locks, observer)
+        group = {folder: cell for folder, cell in folders.items() if cache.find(folder, trace) is None}
+        if group:
+            _run_group(group, trace, observer)
+
+
+def _lock(folder: Path, locks: ExitStack, observer: SweepObserver) -> None:
+    waits = False
+    while True:
         try:
-            results = execute_all(
-                [cell.spec for cell in group.values()],
-                list(group),
-                callbacks=[observer.callback],
-                on_loop=observer.attach,
-                keep_end=False,  # only the history of a cell is kept
-            )
-        finally:  # the time is divided equally among the cells of the group
-            for folder in group:
-                cache.add_time(folder, (time.perf_counter() - start) / len(group))
-        for config, result in zip(configs, results, strict=True):
-            if result.damage is not None:
-                observer.message(f"{_describe(config)}: {result.damage}")
-            if not result.finished:
-                continue
-            cache.finish(result, config, trace)
-            for divergence in result.diverged:
-                observer.message(f"{_describe(config)}: {divergence}")
-        if not all(result.finished for result in results):
-            raise SweepStopped
+            locks.enter_context(exclusive(folder))
+            return
+        except FolderInUse:
+            if observer.stopped():
+                raise SweepStopped from None
+            if not waits:
+                observer.message(f"{folder}: another process is running this cell; waiting for it")
+            waits = True
+            time.sleep(LOCK_SECONDS)
 
 
-def _groups(unfinished: dict[Path, _Job]) -> Iterator[list[Path]]:
-    """The folders of cells that run in one simulator."""
+def _run_group(group: dict[Path, CellConfig], trace: bool, observer: SweepObserver) -> None:
+    configs = [cell.config for cell in group.values()]
+    observer.group(_describe(configs[0]), len(configs), sum(map(_work, configs)))
+    start = time.perf_counter()
+    try:
+        results = execute_all(
+            [cell.spec for cell in group.values()],
+            list(group),
+            callbacks=[observer.callback],
+            on_loop=observer.attach,
+            keep_end=False,  # only the history of a cell is kept
+        )
+    finally:  # the time is divided equally among the cells of the group
+        for folder in group:
+            cache.add_time(folder, (time.perf_counter() - start) / len(group))
+    for config, result in zip(configs, results, strict=True):
+        if result.damage is not None:
+            observer.message(f"{_describe(config)}: {result.damage}")
+        if not result.finished:
+            continue
+        cache.finish(result, config, trace)
+        for divergence in result.diverged:
+            observer.message(f"{_describe(config)}: {divergence}")
+    if not all(result.finished for result in results):
+        raise SweepStopped
+
+
+def _groups(unfinished: dict[Path, _Job], most: int | None) -> Iterator[list[Path]]:
+    """The folders of cells that run in one simulator, at most so many."""
     folders, jobs = list(unfinished), list(unfinished.values())
     for group in compatible([job.cell.spec for job in jobs]):
-        limit = min((job.at_once for job in (jobs[index] for index in group) if job.at_once), default=len(group))
+        limits = [limit for limit in (most, *(jobs[index].at_once for index in group)) if limit]
+        limit = min(limits, default=len(group))
         for start in range(0, len(group), limit):
             yield [folders[index] for index in group[start : start + limit]]
 

@@ -20,6 +20,10 @@ except ImportError:
 _locked: dict[Path, int] = {}
 
 
+class FolderInUse(RunError):
+    """Another process has locked a folder."""
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Lock a folder for this process, from now on or, if it does not exist yet, from `acquire` on.
@@ -46,7 +50,7 @@ def acquire(path: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise RunError(
+        raise FolderInUse(
             f"--out {path}: another process is using this folder; wait for it, or choose another folder"
         ) from None
     except OSError:  # a file system without locks
