@@ -151,6 +151,29 @@ def test_the_state_is_what_it_was_if_an_exchange_fails(name: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(state_tensors(state).values(), before, strict=True))
 
 
+@pytest.mark.usefixtures("uncompiled_pieces")
+@pytest.mark.filterwarnings("ignore:iterations cannot be compiled:RuntimeWarning")
+def test_a_process_that_cannot_compile_continues_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the others wait for it when they compile the next kind of step."""
+    compiled_program = Accelerator._compiled_program
+
+    def failing(self: Accelerator, kind: str, before: list[Tensor]) -> object:
+        if self.iteration.links.communicator.rank == 0:  # type: ignore[attr-defined]
+            raise RuntimeError("no compiler")
+        return compiled_program(self, kind, before)
+
+    monkeypatch.setattr(Accelerator, "_compiled_program", failing)
+
+    def work(group: ThreadCommunicator) -> bool:
+        plain, fast = engine(group, "depositum", 2), engine(group, "depositum", 2)
+        for _ in range(5):
+            plain.step()
+        fast.advance(5)
+        return torch.equal(plain.state.x, fast.state.x)
+
+    assert run_threads(2, work) == [True, True]
+
+
 class KeepingCommunicator(ThreadCommunicator):
     """Keeps what it sends, as members of a federation do for neighbours that restart."""
 

@@ -55,7 +55,9 @@ class Accelerator:
     ) -> None:
         self.iteration, self.precision, self.device = iteration, precision, device
         self.steps, self.always = steps, compile == "always"
-        self.compiled = self.always or (compile == "auto" and steps >= MIN_COMPILED_STEPS)
+        #: Whether compilation is considered at all, which among processes is the same in each.
+        self.may_compile = self.always or (compile == "auto" and steps >= MIN_COMPILED_STEPS)
+        self.compiled = self.may_compile
         self.captures = device.type == "cuda"
         #: Called before iterations are compiled, which takes seconds to a minute.
         self.announce: Callable[[], None] = lambda: None

@@ -151,7 +151,7 @@ class DistributedEngine(Engine):
             if self._stands_still():
                 continue
             kinds = (self._begin(), *self._local_steps(end))
-            if accelerator.compiled and not accelerator.is_prepared(kinds[0]):
+            if accelerator.may_compile and not accelerator.is_prepared(kinds[0]):
                 # Some may compile for longer than the others would wait for a message.
                 with self.communicator.all_or_none("compile the iterations"):
                     accelerator.prepare(kinds[0])
