@@ -1,5 +1,6 @@
 """How the compiler generates code for the hash of random numbers: fused with the operations around it."""
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -32,3 +33,23 @@ def register_lowering() -> None:
         return z
 
     register_lowering(torch.ops.depositum.finalise.default, type_promotion_kind=None)(make_pointwise(finalise))
+    _let_integers_wrap()
+
+
+def _let_integers_wrap() -> None:
+    """Have C++ code compiled with `-fwrapv`.
+
+    Hashes overflow in int64. Torch's compiler writes this as signed arithmetic, of which a C++ compiler may assume
+    that it does not overflow: it then optimises some hashes to other numbers.
+    """
+    if sys.platform == "win32":  # that compiler always lets integers wrap, and does not have the flag
+        return
+    from torch._inductor import cpp_builder
+
+    original = cpp_builder._get_optimization_cflags
+
+    def with_wrapping(*arguments: Any, **named: Any) -> tuple[list[str], list[str]]:
+        flags, linking = original(*arguments, **named)
+        return [*flags, "fwrapv"], linking
+
+    cpp_builder._get_optimization_cflags = with_wrapping
