@@ -10,10 +10,11 @@ from torch import Tensor
 import depositum as dp
 from depositum.channels import Channel, Memory, as_channel
 from depositum.engines import EngineSettings, Loop, Simulator
+from depositum.engines.compilation import trace
 from depositum.engines.distributed import DistributedEngine
 from depositum.engines.mixing import MatrixMix
 from depositum.networks import DroppedLinks
-from tests.support.channel_cases import CHANNEL_CASES, PRESERVING, Averaging
+from tests.support.channel_cases import CHANNEL_CASES, CHANNEL_METHODS, PRESERVING, Averaging
 from tests.support.rank_engines import SEEDS, problem
 from tests.support.thread_communicator import ThreadCommunicator, run_threads
 
@@ -21,7 +22,7 @@ SETTINGS = EngineSettings("cpu", "float64", backend="loop", compile="never")
 N, STEPS = 4, 9
 
 
-METHODS = ["depositum", "dsgt", "prox-dasa-gt", "d-psgd", "gut", "sppdm"]
+METHODS = [*CHANNEL_METHODS, "sppdm"]
 
 
 def method_of(name: str) -> tuple[dp.Algorithm, float]:
@@ -165,6 +166,29 @@ def test_advancing_in_place_equals_plain_steps_and_resumes(channel: Channel) -> 
         assert sim.costs == plain.costs
         for key, value in plain.snapshot().items():
             assert torch.equal(sim.snapshot()[key], value), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
+@pytest.mark.parametrize("name", CHANNEL_METHODS)
+def test_a_traced_iteration_equals_the_step(name: str, channel: Channel) -> None:
+    """What is compiled: the operations of an iteration, with the channel's memory updated in place.
+
+    Breaks if a channel depends on anything that a traced iteration does not compute (compiled: `test_gpu.py`).
+    """
+    plain, traced = simulate(name, channel), simulate(name, channel)
+    traced.start()
+    traced.watch(STEPS)
+    iteration = traced.iteration
+    iteration.hold(traced.state)
+    kind = traced.algorithm.kind(0, traced.period)
+    iteration(kind)  # fills caches, and allocates the channel's memory
+    program = trace(iteration, kind)
+    for _ in range(STEPS - 1):
+        program(*iteration.tensors())
+    traced.state = iteration.state
+    for key, value in plain.snapshot().items():
+        assert torch.equal(traced.snapshot()[key], value), key
 
 
 class HalfAveraging(Averaging):

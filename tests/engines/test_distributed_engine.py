@@ -12,6 +12,7 @@ from depositum.engines.distributed import Placement, restrict_data
 from depositum.engines.distributed.async_tensor import AsyncTensor, awaited
 from depositum.engines.distributed.awaiting_oracle import AwaitingOracle
 from depositum.engines.mixing import MatrixMix
+from tests.support.channel_cases import CHANNEL_CASES
 from tests.support.rank_engines import (
     SEEDS,
     SETTINGS,
@@ -19,12 +20,16 @@ from tests.support.rank_engines import (
     TIME_VARYING,
     batch_norm_model,
     cases,
+    channel_cases,
+    channel_trajectories,
     divergences,
+    mean_costs,
     measured,
     measures,
     networks,
     problem,
     resumes_exactly,
+    setting,
     simulated,
     time_varying_trajectories,
     trajectories,
@@ -56,6 +61,27 @@ def test_every_method_has_the_simulators_trajectory(share: int) -> None:
             assert evaluations == pytest.approx(sim.costs.gradient_evaluations)
             if share == 1:  # clients of one process do not send messages to each other
                 assert sent == sim.costs.bytes_sent
+
+
+@pytest.mark.slow
+def test_every_channel_has_the_simulators_trajectory_with_every_way_of_mixing() -> None:
+    """Four processes: all variables and the memory of the channel to 1e-10, and the same bytes."""
+    size = 4
+    ranks = launch(channel_trajectories, size, size)
+    for index, (name, channel) in enumerate(channel_cases()):
+        sim = Simulator(*setting(name, size), period=2, batch_size=4, settings=SETTINGS, channel=CHANNEL_CASES[channel])
+        sim.start()
+        for _ in range(STEPS):
+            sim.step()
+        what = (name, CHANNEL_CASES[channel])
+        for key, complete in sim.snapshot().items():
+            parts, expected = [tensors[key] for tensors, _ in (found[index] for found in ranks)], complete.numpy()
+            if expected.ndim and len(expected) == len(SEEDS) * size:
+                gathered = np.stack(parts, axis=1).reshape(expected.shape)
+            else:
+                gathered = parts[0]
+            assert np.abs(gathered - expected).max() <= 1e-10 * np.abs(expected).max(initial=1e-300), (*what, key)
+        assert {sent for _, sent in (found[index] for found in ranks)} == {mean_costs(sim).bytes_sent}, what
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from depositum.problem import Oracle, from_client_data, streaming
 from depositum.problem.row_layers import convolution
 from depositum.problem.streaming import Streamed
 from depositum.regularizers import REGULARIZERS
-from tests.support.channel_cases import CHANNEL_CASES
+from tests.support.channel_cases import CHANNEL_CASES, CHANNEL_METHODS
 from tests.support.layer_cases import LAYERS, RANDOM_LAYERS, classifier
 from tests.support.registered_methods import METHODS, beta_for, network_for, supported_period
 from tests.support.seeded_problems import CLASSES, D_IN, N, seeded_problem
@@ -302,15 +302,17 @@ def test_regularizers_equal_those_on_the_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("compile", ["never", "always"])
+@pytest.mark.parametrize("name", CHANNEL_METHODS)
 @pytest.mark.parametrize("channel", CHANNEL_CASES, ids=repr)
-def test_channels_are_captured_and_compiled(channel: Channel, compile: str) -> None:
+def test_channels_are_captured_and_compiled(channel: Channel, name: str, compile: str) -> None:
     """With their memory and their counts of bytes, as by plain steps."""
 
     def make() -> Simulator:
         settings = EngineSettings("cuda", "float64", compile=compile)  # type: ignore[arg-type]
-        method = dp.Depositum(0.1, 0.5)
+        method = dp.algorithm(name)
+        problem = seeded_problem((0, 5), beta=beta_for(method))
         sim = Simulator(
-            seeded_problem((0, 5)), dp.ring(N), method, period=2, batch_size=4, settings=settings, channel=channel
+            problem, network_for(method), method, period=2, batch_size=4, settings=settings, channel=channel
         )
         sim.start()
         sim.watch(50)

@@ -7,7 +7,7 @@ from depositum.experiments import SweepOptions
 from depositum.experiments.sweep import apply_settings, make_cells
 
 #: Cells of each sweep.
-CELLS = {"compression": 28, "direction": 17, "loss": 20, "noise": 16}
+CELLS = {"compression": 28, "direction": 17, "loss": 20, "noise": 16, "participation": 18}
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -25,7 +25,9 @@ def test_cells_are_the_papers_ring_but_for_what_is_studied(name: str) -> None:
             assert table["problem"] == ring.table["problem"]
             method = {key: value for key, value in table["algorithm"].items() if key in ("alpha", "gamma")}
             assert method == {"alpha": 0.05, "gamma": 0.5}
-            assert (table["run"]["steps"], table["run"]["batch_size"]) == (500, 32)
+            share = table["run"].get("participation", {}).get("share", 1.0)
+            assert table["run"]["steps"] * share == pytest.approx(500, rel=0.01)  # mini-batches of a client
+            assert table["run"]["batch_size"] == 32
 
 
 @pytest.mark.parametrize("name", CELLS)

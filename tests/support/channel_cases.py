@@ -62,5 +62,7 @@ CHANNEL_CASES: list[Channel] = [
     Rounded(),
     Averaging(0.3),
 ]
+#: Methods that mix in different ways, with which every channel is tested in every engine.
+CHANNEL_METHODS = ("depositum", "dsgt", "prox-dasa-gt", "d-psgd", "gut")
 #: Those that leave averages as they are.
 PRESERVING = [channel for channel in CHANNEL_CASES if channel.known]

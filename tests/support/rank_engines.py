@@ -27,6 +27,7 @@ from depositum.layout import Layout
 from depositum.metrics import cheap, costly
 from depositum.networks import DroppedLinks
 from depositum.problem import Problem, Trial, as_loss
+from tests.support.channel_cases import CHANNEL_CASES, CHANNEL_METHODS
 
 D_IN, CLASSES, SAMPLES, STEPS = 5, 3, 96, 11
 ROW = (D_IN + 1) * CLASSES
@@ -102,7 +103,28 @@ def trajectories(n: int) -> dict[tuple[str, int], tuple[dict[str, Array], tuple[
     return out
 
 
-def mean_costs(engine: DistributedEngine) -> Costs:
+def channel_cases() -> list[tuple[str, int]]:
+    """Each of some methods with every channel, by its position."""
+    return [(name, index) for name in CHANNEL_METHODS for index in range(len(CHANNEL_CASES))]
+
+
+def channel_trajectories(n: int) -> list[tuple[dict[str, Array], float]]:
+    """The final state of every method and channel, and the bytes that a client sent."""
+    group = join(30, "cpu")
+    out = []
+    for name, index in channel_cases():
+        channel = CHANNEL_CASES[index]
+        engine = DistributedEngine(*setting(name, n), group, period=2, batch_size=4, settings=SETTINGS, channel=channel)
+        engine.start()
+        for _ in range(STEPS):
+            engine.step()
+        tensors = {key: tensor.numpy() for key, tensor in engine.snapshot().items()}
+        out.append((tensors, mean_costs(engine).bytes_sent))
+    group.leave()
+    return out
+
+
+def mean_costs(engine: Simulator | DistributedEngine) -> Costs:
     """The mean costs of a client over all ranks, as the history records them."""
     return Loop(engine, STEPS)._costs()[0]
 
