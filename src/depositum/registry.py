@@ -5,9 +5,10 @@ and values are checked in the same way everywhere, and before any work is done.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -45,7 +46,7 @@ class Choice(Generic[T]):
             return self.factory(*positional, **extra, **self.arguments)
 
     def _path(self, argument: str) -> str:
-        known = argument.partition(".")[0] in self.parameters
+        known = argument.partition(".")[0].partition("[")[0] in self.parameters
         return f"{self.key}.{self.name}.{argument}" if known else argument
 
 
@@ -67,6 +68,8 @@ class Registry(Generic[T]):
         clients); the user sets the remaining ones.
     listed_by
         The command that lists all names, for error messages where they are many.
+    besides
+        Other registries whose names the user may give in the same place, for error messages.
 
     >>> shapes = Registry[str]("shape")
     >>> @shapes.register("box")
@@ -79,9 +82,12 @@ class Registry(Generic[T]):
     depositum.errors.ConfigError: shape: 'bax' is not a shape; it can be 'box'; did you mean 'box'?
     """
 
-    def __init__(self, what: str, supplied: int = 0, listed_by: str = "") -> None:
+    def __init__(
+        self, what: str, supplied: int = 0, listed_by: str = "", besides: "Sequence[Registry[Any]]" = ()
+    ) -> None:
         self.what = what
         self.listed_by = listed_by
+        self.besides = besides
         self.supplied = supplied
         #: A string is the import path of a factory that has not been needed yet.
         self._factories: dict[str, Callable[..., T] | str] = {}
@@ -143,9 +149,10 @@ class Registry(Generic[T]):
         """
         name, value = self._split(spec, key)
         if name not in self._factories:
-            names = listing(self, self.listed_by)
+            choices = list(chain(self, *self.besides))
+            names = listing(choices, self.listed_by)
             raise ConfigError(
-                key, f"{short_repr(name)} is not {with_article(self.what)}; it can be {names}{nearest(name, self)}"
+                key, f"{short_repr(name)} is not {with_article(self.what)}; it can be {names}{nearest(name, choices)}"
             )
         parameters = self.parameters(name)
         if not isinstance(value, Mapping):

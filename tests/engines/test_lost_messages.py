@@ -230,6 +230,8 @@ def make(**arguments: Any) -> dp.Network:
     [
         ({"lost": 1.0}, r"^lost: 1.0 given; the probability of a lost message is in \[0, 1\)"),
         ({"lost": "half"}, "^lost: 'half' given"),
+        ({"lost": True}, "^lost: True given"),
+        ({"late": True}, "^late: True given"),
         ({"late": -1}, "^late: -1 given; it must be a whole number of phases from 0 to 100"),
         ({"late": 1.5}, "^late: 1.5 given"),
         ({"lost": 0.1, "drop": 0.1}, "^lost: given, but the links of this network come and go"),

@@ -388,6 +388,9 @@ def test_fit_and_folders_know_the_participation(tmp_path: Any) -> None:
     [
         (0.0, r"^participation.share: 0.0 given; it must be in \(0, 1\]$"),
         (50, r"^participation.share: 50 given.*for a number of clients: \{ cohort = 50 \}"),
+        (50.0, r"^participation.share: 50.0 given.*for a number of clients: \{ cohort = 50 \}"),
+        (1.5, r"^participation.share: 1.5 given; it must be in \(0, 1\]$"),
+        (True, r"^participation.share: True given; it must be in \(0, 1\]$"),
         ({"cohort": 0}, "^participation.cohort: 0 given; it must be a whole number ≥ 1"),
         ({"cohort": 2, "share": 0.5}, "^participation: both are given of share and cohort"),
         ({}, "^participation: neither is given"),

@@ -197,6 +197,16 @@ def test_every_iterate_is_that_of_the_reference() -> None:
             assert np.abs(getattr(run, name) - getattr(state, name)).max() <= 1e-12, name
 
 
+def test_networkx_graphs_are_numbered_by_their_labels_and_two_way_edges_are_undirected() -> None:
+    """As a single graph would be, whether one of the others has one-way edges or not."""
+    circle = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a")])
+    line = nx.Graph([("a", "b"), ("b", "c")])
+    made = network_sequence([circle, line.to_directed()], 3)
+    assert isinstance(made, DirectedNetwork)
+    assert made.listeners == ((1,), (0, 2), (0, 1))
+    assert not network_sequence([line.to_directed(), line], 3).directed
+
+
 # In files
 
 
@@ -241,7 +251,33 @@ def test_edge_lists_directed_and_in_a_sequence(tmp_path: Path) -> None:
         (lambda: dp.network({"sequence": {"graphs": ["ring"]}}, N, drop=0.1), "^drop: given, but each phase has"),
         (lambda: dp.network({"sequence": {"graphs": ["ring"]}}, N, late=1), "^late: given, but the links of this net"),
         (lambda: dp.network({"sequence": {"graph": ["ring"]}}, N), "^topology.sequence.graph: unknown key; .*graphs"),
-        (lambda: dp.network({"directed-file": "missing.edges"}, N), "^topology: .*missing.edges does not exist"),
+        (
+            lambda: dp.network({"sequence": {"graphs": ["ring", "rign"]}}, N),
+            r"^topology.sequence.graphs\[1\]: 'rign' is not a topology; .*did you mean 'ring'",
+        ),
+        (
+            lambda: dp.network({"sequence": {"graphs": ["ring", {"grid": {"rows": 3}}]}}, N),
+            r"^topology.sequence.graphs\[1\].grid",
+        ),
+        (lambda: network_sequence("ring", N), "^graphs: 'ring' given; a list of graphs is needed"),
+        (
+            lambda: network_sequence([digraph(ARCS[0]), digraph([(0, 1)], 3)], N),
+            "^graphs: networkx graphs with different",
+        ),
+        (
+            lambda: network_sequence([digraph([(0, 1)], 3)], N),
+            r"^graphs\[0\]: a digraph of 3 nodes given for 4 clients",
+        ),
+        (lambda: dp.network("directed-rin", N), "^topology: .*did you mean 'directed-ring'"),
+        (lambda: dp.network("sequences", N), "^topology: .*did you mean 'sequence'"),
+        (
+            lambda: dp.network({"directed-file": "missing.edges"}, N),
+            r"^topology.directed-file.path: missing.edges does not exist$",
+        ),
+        (
+            lambda: dp.network({"sequence": {"graphs": ["ring", {"directed-file": "missing.edges"}]}}, N),
+            r"^topology.sequence.graphs\[1\].directed-file.path: missing.edges does not exist$",
+        ),
         (lambda: dp.network("directed-file", N), r"^topology.directed-file.path: missing"),
         (lambda: GraphSequence(UNDIRECTED.sequence.weights, seed=0.5), "^seed: 0.5 given"),  # type: ignore
     ],

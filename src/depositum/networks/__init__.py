@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
-
 from depositum.errors import NetworkError, renamed_keys
 from depositum.networks.communication_network import Network
 from depositum.networks.directed_network import (
@@ -22,6 +20,7 @@ from depositum.networks.directed_network import (
     directed_one_peer_exponential,
     directed_random,
     directed_ring,
+    has_one_way_edge,
 )
 from depositum.networks.graph_sequence import GraphSequence
 from depositum.networks.graphs import TOPOLOGIES
@@ -30,6 +29,8 @@ from depositum.networks.participation import Participation, as_participation
 from depositum.networks.sequences import SEQUENCES, network_sequence
 from depositum.networks.specifications import Mixing, Topology, topology_graph
 from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
+
+TOPOLOGIES.besides = (DIRECTED_TOPOLOGIES, SEQUENCES)
 
 __all__ = [
     "DIRECTED_TOPOLOGIES",
@@ -122,7 +123,7 @@ def network(
 
 def _directed(topology: Topology, n: int, base: Path | None) -> DirectedNetwork | None:
     """The directed network that was chosen: by name, or a digraph with an edge that has none back."""
-    if isinstance(topology, nx.DiGraph) and any(not topology.has_edge(b, a) for a, b in topology.edges()):
+    if has_one_way_edge(topology):
         if len(topology) != n:
             raise NetworkError("topology", f"a digraph of {len(topology)} nodes given for {n} clients")
         return DirectedNetwork.from_digraph(topology)

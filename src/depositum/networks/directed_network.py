@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import networkx as nx
 import numpy as np
@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from depositum.errors import NetworkError, short_repr
 from depositum.networks.communication_network import ROUNDING, Network
 from depositum.networks.graph_sequence import GraphSequence, Order, mean_of
-from depositum.networks.graphs import MAX_DRAWS
+from depositum.networks.graphs import MAX_DRAWS, Graph
 from depositum.networks.mixing_matrices import Matrix, Sparse, stored_entries
 from depositum.networks.specifications import read_edges
 from depositum.randomness import numpy_generator
@@ -59,7 +59,7 @@ class DirectedNetwork(Network):
 
         R and C, `[n, n]`, replace the default weights; their nonzero entries are the edges and the diagonal.
         """
-        clients = _as_client_digraph(graph)
+        clients = as_client_digraph(graph)
         if len(clients) == 0:
             raise NetworkError("topology", f"{name!r} has no clients; a network needs 1 or more")
         rows, columns = equal_weights(clients)
@@ -89,7 +89,7 @@ class DirectedNetwork(Network):
                 "drop", "given, but links of a directed network have one direction; messages are lost by `lost`"
             )
         self._check_combination()
-        graph = _as_client_digraph(self.graph)
+        graph = as_client_digraph(self.graph)
         n = len(graph)
         linked = np.eye(n, dtype=bool)
         for sender, receiver in graph.edges():
@@ -235,7 +235,7 @@ def directed_one_peer_exponential(n: int) -> DirectedNetwork:
 @DIRECTED_TOPOLOGIES.register("directed-file")
 def directed_file(n: int, path: str) -> DirectedNetwork:
     """The edges of a file: one `i j` per line, i sends to j, comments after `#`."""
-    return DirectedNetwork.from_digraph(read_edges(Path(path), n, directed=True), name=Path(path).name)
+    return DirectedNetwork.from_digraph(read_edges(Path(path), n, directed=True, key="path"), name=Path(path).name)
 
 
 directed_file.path_arguments = ("path",)  # type: ignore[attr-defined]
@@ -267,7 +267,12 @@ def _numbered(n: int, edges: list[Any]) -> Any:
     return graph
 
 
-def _as_client_digraph(graph: Any) -> Any:
+def has_one_way_edge(graph: object) -> TypeGuard[Graph]:
+    """Whether an object is a digraph with an edge that has none back; one without is an undirected graph."""
+    return isinstance(graph, nx.DiGraph) and any(not graph.has_edge(b, a) for a, b in graph.edges())
+
+
+def as_client_digraph(graph: Graph) -> Graph:
     """A frozen simple copy of a digraph with nodes 0 … n − 1, numbered in sorted order, or as they were added."""
     try:
         labels = sorted(graph.nodes)
@@ -277,7 +282,8 @@ def _as_client_digraph(graph: Any) -> Any:
     edges = sorted((number[a], number[b]) for a, b in graph.edges())
     if not graph.is_directed():
         edges += [(b, a) for a, b in edges]
-    return nx.freeze(_numbered(len(labels), edges))
+    frozen: Graph = nx.freeze(_numbered(len(labels), edges))
+    return frozen
 
 
 def directed_choice(topology: Spec, base: Path | None) -> Choice[DirectedNetwork]:

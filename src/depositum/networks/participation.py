@@ -40,8 +40,9 @@ class Participation:
         if (share is None) == (cohort is None):
             given = "neither is" if share is None else "both are"
             raise NetworkError("participation", f"{given} given of share and cohort; one of them is needed")
-        if share is not None and not (is_number(share) and 0 < share <= 1):
-            hint = f"; for a number of clients: {{ cohort = {share} }}" if is_integer(share) and share > 1 else ""
+        if share is not None and (isinstance(share, bool) or not (is_number(share) and 0 < share <= 1)):
+            whole = is_number(share) and share > 1 and float(share).is_integer()  # a file's 50 is read as 50.0
+            hint = f"; for a number of clients: {{ cohort = {share:.0f} }}" if whole else ""
             raise NetworkError("participation.share", f"{short_repr(share)} given; it must be in (0, 1]{hint}")
         for key, value, least in (("cohort", cohort, 1), ("phases", self.phases, 1), ("seed", self.seed, 0)):
             if value is not None and not (is_integer(value) and not isinstance(value, bool) and value >= least):

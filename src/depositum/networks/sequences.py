@@ -1,6 +1,7 @@
 """Networks with another graph in every phase, made of other topologies."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,14 @@ import networkx as nx
 
 from depositum.errors import NetworkError, renamed_keys, short_repr
 from depositum.networks.communication_network import Network
-from depositum.networks.directed_network import DIRECTED_TOPOLOGIES, DirectedNetwork, directed_choice, directed_file
+from depositum.networks.directed_network import (
+    DIRECTED_TOPOLOGIES,
+    DirectedNetwork,
+    as_client_digraph,
+    directed_choice,
+    directed_file,
+    has_one_way_edge,
+)
 from depositum.networks.graph_sequence import GraphSequence, Order, mean_of
 from depositum.networks.graphs import Graph
 from depositum.networks.mixing_matrices import MIXINGS
@@ -30,9 +38,12 @@ def sequence(
     """
     if not graphs:
         raise NetworkError("graphs", "none given; a sequence needs 1 or more")
+    labels = [set(graph) for graph in graphs if isinstance(graph, nx.Graph)]
+    if any(nodes != labels[0] for nodes in labels):
+        raise NetworkError("graphs", "networkx graphs with different nodes given; all need the same, the clients")
     parts = []
     for k, topology in enumerate(graphs):
-        with renamed_keys(lambda key, k=k: f"graphs[{k}]{key.removeprefix('topology')}"):  # type: ignore[misc]
+        with renamed_keys(partial(_key_of_part, k)):
             parts.append(_part(topology, n, base))
     name = f"{order} sequence of {len(parts)} graphs"
     if any(part.is_directed() for part in parts):
@@ -56,20 +67,30 @@ def network_sequence(
     >>> print(network_sequence(["ring", "star"], 5))  # doctest: +ELLIPSIS
     periodic sequence of 2 graphs of 5 clients, 7 edges, metropolis weights, ..., effective λ = 0.6569 over 2 phases
     """
+    if isinstance(graphs, str | Mapping | nx.Graph):
+        raise NetworkError("graphs", f"{short_repr(graphs)} given; a list of graphs is needed")
     return sequence(n, mixing, None, list(graphs), order, seed)
+
+
+def _key_of_part(number: int, key: str) -> str:
+    """The key of an error about one graph of a sequence: what concerns the number of clients keeps its own."""
+    return f"graphs[{number}]{key.removeprefix('topology')}" if key.startswith("topology") else key
 
 
 def _part(topology: Topology, n: int, base: Path | None) -> Graph:
     """One graph of a sequence, directed or not; it need not be connected."""
-    if isinstance(topology, nx.DiGraph) and set(topology) == set(range(n)):
-        return topology
+    if has_one_way_edge(topology):
+        if len(topology) != n:
+            raise NetworkError("topology", f"a digraph of {len(topology)} nodes given for {n} clients")
+        return as_client_digraph(topology)
     name = next(iter(topology), None) if isinstance(topology, Mapping) else topology
     if isinstance(name, str) and name in SEQUENCES:
         raise NetworkError("topology", "a sequence given; a graph of a sequence is the same in every phase")
     if isinstance(topology, str | Mapping) and name in DIRECTED_TOPOLOGIES:
         choice = directed_choice(topology, base)
         if choice.factory is directed_file:
-            return read_edges(Path(choice.arguments["path"]), n, directed=True, all_linked=False)
+            key = "topology.directed-file.path"
+            return read_edges(Path(choice.arguments["path"]), n, directed=True, all_linked=False, key=key)
         network = choice.make(n)
         graph, varies = network.graph, network.varies
     else:

@@ -73,12 +73,11 @@ def real_matrix(values: Any, what: str) -> Matrix | Sparse:
     return copy
 
 
-def read_edges(file: Path, n: int, directed: bool = False, all_linked: bool = True) -> Graph:
+def read_edges(file: Path, n: int, directed: bool = False, all_linked: bool = True, key: str = "topology") -> Graph:
     """The graph of an edge-list file: one edge `i j` per line, clients numbered from 0, comments after `#`.
 
-    `all_linked` refuses clients without an edge, which a graph of a sequence can have.
+    `all_linked` refuses clients without an edge, which a graph of a sequence can have. Errors name `key`.
     """
-    key = "topology"
     graph = nx.empty_graph(n, nx.DiGraph if directed else None)
     for line, fields in _fields(file, key):
         try:
@@ -170,6 +169,8 @@ def _excerpt(fields: list[str]) -> str:
 
 
 def _missing(file: Path, key: str) -> NetworkError:
+    if key not in ("topology", "mixing"):  # of which only a file can be given
+        return NetworkError(key, f"{file} does not exist")
     names = TOPOLOGIES if key == "topology" else MIXINGS
     return NetworkError(
         key, f"{file} does not exist; give a file or one of {', '.join(names)}{nearest(file.stem, names)}"

@@ -68,9 +68,9 @@ class LostMessages:
     """Seed of the random choices."""
 
     def __post_init__(self) -> None:
-        if not (is_number(self.p) and 0 <= self.p < 1):
+        if isinstance(self.p, bool) or not (is_number(self.p) and 0 <= self.p < 1):
             raise NetworkError("lost", f"{short_repr(self.p)} given; the probability of a lost message is in [0, 1)")
-        if not is_integer(self.late) or not 0 <= self.late <= MOST_PHASES_LATE:
+        if isinstance(self.late, bool) or not is_integer(self.late) or not 0 <= self.late <= MOST_PHASES_LATE:
             allowed = f"it must be a whole number of phases from 0 to {MOST_PHASES_LATE}"
             raise NetworkError("late", f"{short_repr(self.late)} given; {allowed}")
 
