@@ -3,6 +3,7 @@
 import os
 import signal
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 
 import depositum as dp
 from depositum.algorithms import Cosine
+from depositum.networks import Participation
 from depositum.runs import execute, from_table
 from tests.support.small_fits import client_pairs, small_fit
 
@@ -114,6 +116,7 @@ def test_other_data_are_refused(tmp_path):
         ({"algorithm": dp.Depositum(alpha=0.01)}, r"\(alpha is 0.05 there and 0.01 here\)"),
         ({"period": 2}, r"\(period is 1 there and 2 here\)"),
         ({"network": dp.complete(4)}, r"\(network is "),
+        ({"network": replace(dp.ring(4), participation=Participation(cohort=2))}, r"\(network is "),
         ({"regularizer": dp.L1(), "beta": 0.1}, r"\(beta is 0.0 there and 0.1 here\)"),
         ({"model": nn.Sequential(nn.Linear(5, 3), nn.Identity())}, r"\(model is "),
     ],

@@ -1,6 +1,7 @@
 """Clients that rest for a while, with neighbours and with a server: rows, trajectories, bytes, and what is refused."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -214,6 +215,39 @@ def test_only_the_cohort_s_gradients_are_computed_and_only_its_rows_are_sent(mon
     assert sim.costs.gradient_evaluations == pytest.approx(complete.costs.gradient_evaluations / N)
 
 
+def test_links_are_not_looked_at_where_none_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a server, and in local steps: among n clients there are n² links, more than a cohort's gradients cost."""
+    sims = [
+        Simulator(problem("lasso"), network, method, period=3, settings=settings(Participation(cohort=2)))
+        for network, method in ((None, dp.algorithm("fedmid")), (RING, dp.Depositum(start="local")))
+    ]
+    for sim in sims:
+        sim.start()
+    sims[1].advance(1)
+
+    def looked_at(*arguments: Any) -> Tensor:
+        raise AssertionError("a link was looked at")
+
+    monkeypatch.setattr(dp.Network, "present", looked_at)
+    sims[0].advance(6)
+    sims[1].advance(2)
+    method = dp.algorithm("fedmid")
+    (x,) = run_threads(
+        1,
+        lambda c: advanced(
+            DistributedEngine(problem("lasso"), None, method, c, period=3, settings=settings(Participation(cohort=2)))
+        ),
+    )
+    assert (x - sims[0].state.x).abs().max() < 1e-14
+
+
+def advanced(engine: DistributedEngine) -> Tensor:
+    engine.start()
+    engine.advance(6)
+    x: Tensor = engine.state.x
+    return x
+
+
 def test_weights_by_samples_are_those_of_the_cohort() -> None:
     """w = Σ_S N_i w_i / Σ_S N_i: a cohort of clients that agree keeps what they agree on."""
     method = dp.algorithm("fedavg", alpha=1e-30, server_weights="samples")
@@ -380,6 +414,10 @@ def test_fit_and_folders_know_the_participation(tmp_path: Any) -> None:
     assert torch.equal(half.snapshot.tensors["x"], same.snapshot.tensors["x"])
     assert not torch.equal(half.snapshot.tensors["x"], other.snapshot.tensors["x"])
     assert "[run.participation]\nshare = 0.5" in (tmp_path / "run" / "config.toml").read_text()
+    given = replace(dp.ring(4), participation=Participation(share=0.5))
+    assert torch.equal(
+        half.snapshot.tensors["x"], dp.fit(model, clients, network=given, **shared).snapshot.tensors["x"]
+    )
     assert half.history["bytes_sent"].iloc[-1] < other.history["bytes_sent"].iloc[-1]
 
 
@@ -413,5 +451,7 @@ def test_what_cannot_have_clients_that_rest_says_why() -> None:
     directed = DirectedNetwork.from_digraph(RING.graph.to_directed())
     with pytest.raises(ConfigError, match="^participation: given, but the network is directed, "):
         Simulator(problem("lasso"), directed, dp.algorithm("depositum-directed"), settings=chosen)
+    with pytest.raises(ConfigError, match="^participation: given, but the network is directed"):
+        replace(directed, participation=Participation(cohort=2))
     with pytest.raises(ConfigError, match="^channel: .* links of this network come and go"):
         Simulator(problem("lasso"), RING, dp.Depositum(), settings=chosen, channel=as_channel("top-k"))

@@ -5,7 +5,7 @@ can report it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -93,6 +93,27 @@ class ChannelState:
             self.memory[int(position)][name] = tensors[key]
 
 
+class PhaseLinks(NamedTuple):
+    """The links of one communication phase in the simulator.
+
+    Attributes
+    ----------
+    weights
+        W^t, or R^t on a directed network.
+    links
+        1 for each neighbour.
+    pushing
+        C^t on a directed network, else W^t.
+    peers
+        The row that each row meets, its own if none, `[S·n]`; None unless clients meet in pairs.
+    """
+
+    weights: MixingWeights
+    links: MixingWeights
+    pushing: MixingWeights
+    peers: Tensor | None = None
+
+
 class MatrixMix:
     """W^t ⊗ I on the rows `[S·n, d]` of S trials, through a channel.
 
@@ -147,10 +168,12 @@ class MatrixMix:
         own_seeds = torch.tensor(list(seeds) or [0] * trials, dtype=torch.int64, device=device)
         self._row_seeds = own_seeds.repeat_interleave(self.n)
         self._row_clients = self._clients.repeat(trials)
+        self._row_indices = torch.arange(trials * self.n, device=device)
         #: Whether what surrounds a product is to be compiled with it.
         self.inline = False
         self.reset_counts()
         self.begin(torch.zeros((), dtype=torch.int64, device=device))
+        _ = self.phase_links  # fills caches, which tensors that are traced must not
 
     def reset_counts(self) -> None:
         """Count from zero the bytes that a client sends to each neighbour, and to a server or for an average."""
@@ -160,31 +183,39 @@ class MatrixMix:
         """Begin a step in a communication phase (an int64 tensor on the device), which a changing W depends on."""
         self.channel_state.begin_step()
         self._phase, self._transmissions = phase, 0
-        self.weights, self.links, self.pushing = self._static, self._links, self._push or self._static
-        one_peer, sequence = self.network.one_peer, self.network.sequence
+        self._phase_links: PhaseLinks | None = None  # found where it is needed: not in local steps, nor with a server
         if self._lossy is not None:
             self._lossy.begin(phase)
+
+    @property
+    def phase_links(self) -> PhaseLinks:
+        """The links of the phase."""
+        if self._phase_links is None:
+            self._phase_links = self._links_of(self._phase)
+        return self._phase_links
+
+    def _links_of(self, phase: Tensor) -> PhaseLinks:
+        always = PhaseLinks(self._static, self._links, self._push or self._static)
+        one_peer, sequence = self.network.one_peer, self.network.sequence
         if sequence is not None:
             index = sequence.index(phase).view(1)
             both = [MixingWeights(self.pattern, table.index_select(0, index)[0]) for table in self._tables]
-            self.weights, self.pushing = both[0], both[-1]
-            linked = (self.weights.entries > 0) & ~self._own
-            self.links = MixingWeights(self.pattern, linked.to(self._static.entries.dtype))
-            self._present_degree = self._degrees.index_select(0, index)[0]
+            linked = ((both[0].entries > 0) & ~self._own).to(self._static.entries.dtype)
+            return PhaseLinks(both[0], MixingWeights(self.pattern, linked), both[-1])
         if one_peer is not None:
             peers = one_peer.peer(phase, self._clients)
             if self.network.intermittent:
                 peers = torch.where(self.network.present(phase, self._clients, peers), peers, self._clients)
-            self._met = (peers != self._clients).to(self._static.entries.dtype).repeat(self.trials)[:, None]
-            self._peers = (peers + self.n * torch.arange(self.trials, device=peers.device)[:, None]).flatten()
-        elif self.network.intermittent:
-            present = self.network.present(phase, self.pattern.rows, self.pattern.columns) | self._own
+            offsets = self.n * torch.arange(self.trials, device=peers.device)
+            return always._replace(peers=(peers + offsets[:, None]).flatten())
+        if self.network.intermittent:
+            there = self.network.present(phase, self.pattern.rows, self.pattern.columns) | self._own
             entries = self._static.entries
-            lost = self.pattern.padded(torch.where(present, 0, entries)).sum(1)
-            kept = torch.where(present, entries, 0)
-            self.weights = MixingWeights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
-            self.links = MixingWeights(self.pattern, torch.where(present, self._links.entries, 0))
-            self.pushing = self.weights
+            lost = self.pattern.padded(torch.where(there, 0, entries)).sum(1)
+            kept = torch.where(there, entries, 0)
+            weights = MixingWeights(self.pattern, torch.where(self._own, kept + lost[self.pattern.rows], kept))
+            return PhaseLinks(weights, MixingWeights(self.pattern, torch.where(there, self._links.entries, 0)), weights)
+        return always
 
     def mean_degree(self, phase: int) -> float:
         """The neighbours that a client sends a row to in a phase, on average over clients."""
@@ -206,26 +237,27 @@ class MatrixMix:
     @property
     def degree(self) -> Tensor:
         """Neighbours of each row in this phase, `[S·n, 1]`."""
-        if self.network.one_peer is not None:
-            return self._met
         if self.network.sequence is not None:
-            return self._present_degree.repeat(self.trials)[:, None]
+            index = self.network.sequence.index(self._phase).view(1)
+            return self._degrees.index_select(0, index)[0].repeat(self.trials)[:, None]
+        if self.phase_links.peers is not None:
+            return (self.phase_links.peers != self._row_indices).to(self._static.entries.dtype)[:, None]
         if not self.network.intermittent:
             return self._static_degree
-        return self.pattern.padded(self.links.entries).sum(1)[:, None].repeat(self.trials, 1)
+        return self.pattern.padded(self.phase_links.links.entries).sum(1)[:, None].repeat(self.trials, 1)
 
     def __call__(self, z: Tensor) -> Tensor:
         if self._lossy is not None:
             return self._arriving(z, self._lossy, self.channel, pushed=False)
-        return self._mixed(z, self.weights)
+        return self._mixed(z, self.phase_links.weights)
 
-    pull = __call__  # on a directed network, `weights` are R
+    pull = __call__  # on a directed network, the weights are R
 
     def push(self, z: Tensor) -> Tensor:
         """C z, through the channel: W z on an undirected network."""
         if self._lossy is not None:
             return self._arriving(z, self._lossy, self.channel, pushed=True)
-        return self._mixed(z, self.pushing)
+        return self._mixed(z, self.phase_links.pushing)
 
     def push_weights(self, phi: Tensor) -> Tensor:
         """C φ of the push-sum weights `[S·n, 1]`, whatever the channel; φ itself where W 1 = 1 and nothing is lost."""
@@ -234,7 +266,7 @@ class MatrixMix:
         if self._push is None:
             return phi
         self._count(Exact(), phi)
-        return self.pushing(phi, self.inline)
+        return self.phase_links.pushing(phi, self.inline)
 
     def _arriving(self, z: Tensor, links: LossyLinks, channel: Channel, pushed: bool) -> Tensor:
         """R z, or C z, of what has arrived by now."""
@@ -283,7 +315,7 @@ class MatrixMix:
             self._count(Exact(), q)
         else:
             self._count(channel, sent)
-        return self._product(q, self.weights), q, memory
+        return self._product(q, self.phase_links.weights), q, memory
 
     def _through_channel(self, z: Tensor) -> Tensor:
         """q, what all ends take z for."""
@@ -298,21 +330,21 @@ class MatrixMix:
     def _own_weight(self, weights: MixingWeights) -> Tensor:
         """w_ii of each row in this phase, `[S·n, 1]`."""
         if self.network.one_peer is not None:
-            return 1 - 0.5 * self._met
+            return 1 - 0.5 * self.degree
         own = weights.entries[self._own_positions]
         return own.repeat(self.trials)[:, None]
 
     def _product(self, z: Tensor, weights: MixingWeights) -> Tensor:
-        if self.network.one_peer is not None:
-            return 0.5 * (z + z[self._peers])
+        if self.phase_links.peers is not None:
+            return 0.5 * (z + z[self.phase_links.peers])
         if self.network.is_mean:
             return self._mean(z)
         return weights(z, self.inline)
 
     def _sum(self, z: Tensor) -> Tensor:
-        if self.network.one_peer is not None:
-            return self._met * z[self._peers]
-        return self.links(z, self.inline)
+        if self.phase_links.peers is not None:
+            return self.degree * z[self.phase_links.peers]
+        return self.phase_links.links(z, self.inline)
 
     def _mean(self, z: Tensor) -> Tensor:
         blocks = z.view(self.trials, self.n, -1)

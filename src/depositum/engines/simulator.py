@@ -79,8 +79,7 @@ class Simulator(Engine):
         self.state = self.algorithm.init(self.oracle.start(), self.oracle, self.exchange)
         self.channel_state.memory.clear()  # the first step mixes other variables than the start
         self.t = 0
-        sent = self.exchange.to_all + self.exchange.to_each * self.exchange.mean_degree(0)
-        self.costs = Costs(0, sent, self.oracle.evaluations)
+        self.costs = Costs(0, self._bytes_sent(self.exchange.to_each, self.exchange.to_all), self.oracle.evaluations)
 
     def step(self) -> None:
         """One iteration for every row, as the algorithm's code defines it: the reference for `advance`."""
@@ -132,9 +131,12 @@ class Simulator(Engine):
             talks, exchange = int(self.algorithm.communicates(kind)), self.exchange
             self._cost_of[kind] = talks, exchange.to_each, exchange.to_all, self.oracle.evaluations
         phases, to_each, to_all, evaluations = self._cost_of[kind]
-        sent = to_all + (to_each * self.exchange.mean_degree(self.t // self.period) if to_each else 0.0)
-        self.costs += Costs(phases, sent, evaluations)
+        self.costs += Costs(phases, self._bytes_sent(to_each, to_all), evaluations)
         self.t += 1
+
+    def _bytes_sent(self, to_each: float, to_all: float) -> float:
+        """What a client sends in iteration t, on average: to each neighbour, and to a server or for an average."""
+        return to_all + (to_each * self.exchange.mean_degree(self.t // self.period) if to_each else 0.0)
 
     # Complete states, for checkpoints
 

@@ -211,9 +211,12 @@ class Network:
     @cached_property
     def is_mean(self) -> bool:
         """Whether W = J = 11ᵀ/n up to rounding in every phase, so that an exchange is the mean over all clients."""
-        if self.varies or self.weights.nnz < self.n**2:
-            return False
-        return bool(np.abs(self.weights.data - 1 / self.n).max() <= ROUNDING)
+        return self._has_equal_weights and not self.varies
+
+    @cached_property
+    def _has_equal_weights(self) -> bool:
+        """Whether `weights` are J up to rounding."""
+        return self.weights.nnz == self.n**2 and bool(np.abs(self.weights.data - 1 / self.n).max() <= ROUNDING)
 
     @cached_property
     def eigenvalues(self) -> Matrix:
@@ -231,7 +234,7 @@ class Network:
         """λ_2 and λ_n; 0 and 1 for one client, whose only eigenvalue is λ_1 = 1."""
         if self.n == 1:
             return 0.0, 1.0
-        if self.is_mean:
+        if self._has_equal_weights:
             return 0.0, 0.0
         if self.n <= MAX_DENSE_CLIENTS:
             return float(self.eigenvalues[1]), float(self.eigenvalues[-1])

@@ -88,6 +88,8 @@ class DirectedNetwork(Network):
             raise NetworkError(
                 "drop", "given, but links of a directed network have one direction; messages are lost by `lost`"
             )
+        if self.participation is not None:
+            raise NetworkError("participation", "given, but the network is directed; clients rest on undirected ones")
         self._check_combination()
         graph = as_client_digraph(self.graph)
         n = len(graph)

@@ -175,7 +175,8 @@ def _network_section(network: Network | None, channel: Channel) -> NetworkSectio
     if network.sequence is not None:
         parts += [network.sequence.entries(weights), np.array([network.sequence.seed])]
     arrays = [torch.from_numpy(np.array(part)) for part in parts]
-    varying = repr((network.drop, network.one_peer)) + (repr(network.lost) if network.lost else "")
+    varying = repr((network.drop, network.one_peer))
+    varying += "".join(repr(given) for given in (network.lost, network.participation) if given is not None)
     varying += network.sequence.order if network.sequence is not None else ""
     topology = {"name": network.name, "edges": network.edges, "digest": _digest(varying, *arrays)}
     return NetworkSection(topology={IN_MEMORY: topology}, mixing=network.mixing, channel=described)

@@ -239,11 +239,22 @@ class LinkMix:
         self.channel_state.begin_step()
         self._transmissions = self._exchanges = 0
         self._phase, self._variables = phase, variables
-        self.route: Route = self._routes.at(phase)
+        self._route: Route | None = None  # found where it is needed: not with a server
         if self._lossy is not None:
             self._lossy.begin(torch.tensor(phase, device=self.communicator.device))
+
+    @property
+    def route(self) -> Route:
+        """The route of the phase."""
+        if self._route is None:
+            self._route = self._routes.at(self._phase)
+        return self._route
+
+    @property
+    def degree(self) -> Tensor:
+        """Neighbours of each row in this phase, `[S·k, 1]`."""
         degrees = torch.tensor([[float(len(terms.others))] for terms in self.route.mixing], dtype=self._dtype)
-        self.degree = degrees.repeat(self.trials, 1).to(self.communicator.device)
+        return degrees.repeat(self.trials, 1).to(self.communicator.device)
 
     def __call__(self, z: Tensor) -> Tensor:
         """W z, through the channel."""
