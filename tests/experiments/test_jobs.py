@@ -116,10 +116,15 @@ def test_a_cell_that_another_process_is_running_is_waited_for(tmp_path: Path, mo
         ('executor = "local"\ngpus = 2', "gpus: 2 given; it must be 0 or 1"),
         ('executor = "local"\ncells_per_job = 0', "cells_per_job: 0 given; it must be a number ≥ 1"),
         ('executor = "local"\nslurm = {mem = "8GB"}', "slurm: given with executor = 'local'"),
+        ('executor = "local"\nfolder = "jobs.toml"', "folder: 'jobs.toml' given, which cannot be made "),
+        ("slurm = {time = 30}", "slurm.time: given; use the setting 'timeout_minutes', outside"),
         ("slurm = {particion = 'gpu'}", "slurm.particion: unknown key; .*did you mean 'partition'"),
     ],
 )
-def test_invalid_settings_are_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "jobs.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -163,3 +168,45 @@ def test_a_failed_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RunError, match=expected):
         run_jobs(settings, [CellJob([], tmp_path, False)] * 2, recorder)
     assert recorder.messages == ["1 of 2 jobs have ended", "2 of 2 jobs have ended"]
+
+
+class Limited:
+    """A scheduler that takes a few jobs at once, each of which has ended when it is asked for the second time."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.running, self.submitted = most, 0, 0
+
+    def submit(self, job: CellJob) -> Any:
+        if self.running >= self.most:
+            raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Job violates a limit\n")
+        self.running += 1
+        self.submitted += 1
+        asked = iter([False, True])
+
+        def done() -> bool:
+            ended = next(asked)
+            self.running -= ended
+            return ended
+
+        return SimpleNamespace(done=done, exception=lambda: None, result=lambda: [])
+
+
+def test_a_job_that_cannot_be_submitted_yet_is_submitted_when_another_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, recorder = Limited(2), Recorder()
+    monkeypatch.setattr(JobSettings, "make_executor", lambda self: scheduler)
+    settings = JobSettings(executor="local", folder=str(tmp_path))
+    assert run_jobs(settings, [CellJob([], tmp_path, False)] * 5, recorder)
+    assert scheduler.submitted == 5
+    refused = "a job could not be submitted: sbatch: error: Job violates a limit; trying again when one of 2 has ended"
+    assert recorder.messages.count(refused) == 1
+    assert recorder.messages[-1] == "5 of 5 jobs have ended"
+
+
+def test_a_job_that_cannot_be_submitted_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JobSettings, "make_executor", lambda self: Limited(0))
+    with pytest.raises(RunError, match=r"^a job could not be submitted: sbatch: error: Job violates a limit; run the"):
+        run_jobs(JobSettings(executor="local", folder=str(tmp_path)), [CellJob([], tmp_path, False)], Recorder())

@@ -26,6 +26,9 @@ from depositum.validation import describe_errors
 Executor = Literal["slurm", "local"]
 #: Seconds between two looks at the jobs, by executor.
 LOOK: dict[str, float] = {"slurm": 5.0, "local": 0.2}
+#: Options of sbatch that are set here, and the setting that they follow from, if any: a job is one process.
+SET_HERE = {"time": "timeout_minutes", "gpus_per_node": "gpus", "cpus_per_task": "cpus"}
+SET_HERE |= {"job_name": "", "nodes": "", "ntasks_per_node": ""}
 
 
 class JobSettings(BaseModel):
@@ -69,15 +72,20 @@ class JobSettings(BaseModel):
             submitit = import_module("submitit")
         except ImportError:
             raise ConfigError("--parallel", "needs submitit; run: pip install 'depositum[slurm]'") from None
+        if self.executor == "local" and self.slurm:
+            raise ConfigError("slurm", "given with executor = 'local', which has no options of sbatch")
+        try:
+            submitit.core.utils.JobPaths.get_first_id_independent_folder(self.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("folder", f"{self.folder!r} given, which cannot be made ({error.strerror})") from None
         if self.executor == "local":
-            if self.slurm:
-                raise ConfigError("slurm", "given with executor = 'local', which has no options of sbatch")
             executor = submitit.LocalExecutor(self.folder, max_num_timeout=self.requeues)
             executor.update_parameters(timeout_min=self.timeout_minutes, gpus_per_node=self.gpus)
             return executor
-        own = ("time", "gpus_per_node", "cpus_per_task", "job_name", "nodes", "ntasks_per_node")
-        known = sorted(submitit.SlurmExecutor._valid_parameters() - {*own})
+        known = sorted(submitit.SlurmExecutor._valid_parameters() - {*SET_HERE})
         for key in self.slurm:
+            if setting := SET_HERE.get(key):
+                raise ConfigError(f"slurm.{key}", f"given; use the setting {setting!r}, outside [slurm]")
             if key not in known:
                 raise ConfigError(f"slurm.{key}", f"unknown key; it can be {listing(known)}{nearest(key, known)}")
         try:
@@ -181,30 +189,48 @@ class JobObserver(Protocol):
 def run_jobs(settings: JobSettings, jobs: Sequence[CellJob], observer: JobObserver) -> bool:
     """Submit jobs and wait for all; return whether that was so, not if asked to stop, which cancels what is left.
 
-    Jobs that fail are reported in one line when the others have ended.
+    Jobs that fail are reported in one line when the others have ended. If one cannot be submitted, because the cluster
+    limits them perhaps, it is submitted again when another has ended; if there is no other, that is an error.
     """
     executor = settings.make_executor()
     waiting = deque(jobs)
     running: list[Any] = []
     failed: list[str] = []
+    most, reported = settings.jobs_at_once, ""
     while waiting or running:
         if observer.stopped():
             for job in running:
                 job.cancel(check=False)
             return False
-        while waiting and len(running) < settings.jobs_at_once:
-            running.append(executor.submit(waiting.popleft()))
+        while waiting and len(running) < most:
+            try:
+                running.append(executor.submit(waiting[0]))
+            except Exception as refusal:  # of the scheduler or the file system
+                reason = f"a job could not be submitted: {_last_line(refusal)}"
+                if not running:
+                    raise RunError(f"{reason}; run the same command to resume") from None
+                if reason != reported:
+                    observer.message(f"{reason}; trying again when one of {len(running)} has ended")
+                most, reported = len(running), reason
+                break
+            waiting.popleft()
         for job in [job for job in running if job.done()]:
             running.remove(job)
+            most = settings.jobs_at_once
             error = job.exception()
             if error is None:
                 for line in job.result():
                     observer.message(line)
             else:
-                reason = [line for line in str(error).splitlines() if line.strip()][-1].strip()
-                failed.append(f"job {job.job_id}: {reason} (log: {job.paths.stderr})")
+                failed.append(f"job {job.job_id}: {_last_line(error)} (log: {job.paths.stderr})")
             observer.message(f"{len(jobs) - len(waiting) - len(running)} of {len(jobs)} jobs have ended")
         time.sleep(LOOK[settings.executor])
     if failed:
         raise RunError(f"{len(failed)} of {len(jobs)} jobs failed; run the same command to resume: {failed[0]}")
     return True
+
+
+def _last_line(error: BaseException) -> str:
+    """What happened, of an error that ends with a traceback or the output of a program."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
