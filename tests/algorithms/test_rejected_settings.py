@@ -38,10 +38,17 @@ def test_smooth_methods_reject_a_regularizer(name: str) -> None:
     dp.algorithm(name).check(5, composite=False, prox_modulus=0.0)
 
 
-@pytest.mark.parametrize("name", ["feddualavg", "fast-fedda"])
-def test_dual_averaging_rejects_a_weakly_convex_regularizer(name: str) -> None:
-    """Their prox steps grow until the prox of a weakly convex h is not single-valued."""
-    with pytest.raises(dp.ConfigError, match="needs a convex h"):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("feddualavg", "its prox steps grow"),
+        ("fast-fedda", "its prox steps grow"),
+        ("sonata", "its paper has no other; 'depositum-directed' takes any"),
+    ],
+)
+def test_a_weakly_convex_regularizer_is_rejected_with_the_reason(name: str, why: str) -> None:
+    """SONATA's prox step is α: the reason is its analysis."""
+    with pytest.raises(dp.ConfigError, match=f"needs a convex h: {why}"):
         dp.algorithm(name).check(1, composite=True, prox_modulus=0.01)
     dp.algorithm(name).check(5, composite=True, prox_modulus=0.0)
 

@@ -138,6 +138,8 @@ class Algorithm(ABC):
     about: ClassVar[About]
     #: The regularizers it supports: none ("smooth"), convex ones, or weakly convex ones as well.
     handles: ClassVar[Literal["smooth", "convex", "weakly convex"]] = "weakly convex"
+    #: Why, of a method for convex ones, for an error message.
+    needs_convex: ClassVar[str] = "its prox steps grow until the prox of a weakly convex h is not single-valued"
     #: Whether clients communicate with a server instead of neighbours: `mix.average` only, and no topology.
     server: ClassVar[bool] = False
     #: Whether it is right on a directed network: it mixes by `mix.pull` and `mix.push` only.
@@ -244,8 +246,7 @@ class Algorithm(ABC):
         if prox_modulus > 0 and self.handles == "convex":
             raise ConfigError(
                 "regularizer",
-                f"{self.name!r} needs a convex h: its prox steps grow beyond 1/(βρ) = {1 / prox_modulus:g}, "
-                "where the prox of a weakly convex h is not single-valued",
+                f"{self.name!r} needs a convex h: {self.needs_convex}",
             )
         step = 0.0 if self.automatic else self.largest_prox_step(period)
         if step * prox_modulus >= 1:

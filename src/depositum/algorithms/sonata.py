@@ -8,9 +8,10 @@ With C column-stochastic in an exchange, the identity otherwise, and products by
     y^{t+1} = C ( y^t + g^{t+1} − g^t )                                   (SO.3)
 
 G. Scutari, Y. Sun: "Distributed Nonconvex Constrained Optimization over Time-Varying Digraphs", Math. Programming 2019,
-arXiv 1809.01106, with gradient steps as the surrogate of f_i; y here is φ times the tracker of that paper. Models too
-are averaged by ratios, with the weights c_ij φ_j/φ_i^+ in place of a row-stochastic R: a receiver need not know whom it
-hears. Without momentum, this is all that distinguishes it from `depositum-directed`.
+arXiv 1809.01106, with gradient steps as the surrogate of f_i; y here is φ times the tracker of that paper, which adds
+g^{t+1} − g^t after the product with C. Models too are averaged by ratios, with the weights c_ij φ_j/φ_i^+ in place of a
+row-stochastic R: a receiver need not know whom it hears. Without momentum, this is all that distinguishes it from
+`depositum-directed`.
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Sonata(StepsizeMethod):
         "with a prox.",
     )
     handles = "convex"
+    needs_convex = "its paper has no other; 'depositum-directed' takes any"
 
     eta: float = 1.0
 
