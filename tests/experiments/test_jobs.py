@@ -1,6 +1,8 @@
 """Sweeps as jobs of a cluster, by submitit's local executor: the results of a sweep in one process."""
 
+import os
 import pickle
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from depositum import experiments
-from depositum.errors import ConfigError, RunError
+from depositum.errors import ConfigError, DataError, RunError
 from depositum.experiments import SweepOptions, cache
 from depositum.experiments.cache import CellConfig
 from depositum.experiments.jobs import CellJob, JobLog, JobSettings, read_job_settings, run_jobs
@@ -149,6 +151,32 @@ def test_slurm_is_needed_on_this_machine_and_asked_for_what_the_file_says(
         assert f"#SBATCH {line}" in script
 
 
+class FailingJob(CellJob):
+    """Fails, or is killed."""
+
+    def __init__(self, killed: bool) -> None:
+        self.killed = killed
+
+    def __call__(self) -> list[str]:
+        if self.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise DataError("x.npz: no such file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("killed", "reason"),
+    [
+        (False, "depositum.errors.DataError: x.npz: no such file"),
+        (True, r"it has not produced any output \(state: FINISHED\)"),
+    ],
+)
+def test_what_happened_to_a_job_is_told(tmp_path: Path, killed: bool, reason: str) -> None:
+    settings = JobSettings(executor="local", folder=str(tmp_path), gpus=0)
+    with pytest.raises(RunError, match=rf": job \d+: {reason} \(log: .*\.err\)$"):
+        run_jobs(settings, [FailingJob(killed)], Recorder())
+
+
 def test_a_failed_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of its error, and where its log is; the others end before it is raised."""
 
@@ -160,7 +188,9 @@ def test_a_failed_job_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return True
 
         def exception(self) -> Exception:
-            return RuntimeError("Job (task=0) failed\n----\nTraceback\nDataError: x.npz: no such file\n")
+            dashes = "-" * 22  # as submitit writes it
+            trace = f"{dashes}\nTraceback\nDataError: x.npz: no such file\n\n{dashes}\n"
+            return RuntimeError(f"Job failed with trace:\n{trace}You can check logs at paths:\n  - 7.err\n  - 7.out")
 
     monkeypatch.setattr(JobSettings, "make_executor", lambda self: SimpleNamespace(submit=lambda job: Submitted()))
     settings, recorder = JobSettings(executor="local", folder=str(tmp_path)), Recorder()

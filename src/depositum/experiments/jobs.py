@@ -7,6 +7,7 @@ comes from anyone else.
 """
 
 import copy
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -206,7 +207,7 @@ def run_jobs(settings: JobSettings, jobs: Sequence[CellJob], observer: JobObserv
             try:
                 running.append(executor.submit(waiting[0]))
             except Exception as refusal:  # of the scheduler or the file system
-                reason = f"a job could not be submitted: {_last_line(refusal)}"
+                reason = f"a job could not be submitted: {_reason(refusal)}"
                 if not running:
                     raise RunError(f"{reason}; run the same command to resume") from None
                 if reason != reported:
@@ -222,7 +223,7 @@ def run_jobs(settings: JobSettings, jobs: Sequence[CellJob], observer: JobObserv
                 for line in job.result():
                     observer.message(line)
             else:
-                failed.append(f"job {job.job_id}: {_last_line(error)} (log: {job.paths.stderr})")
+                failed.append(f"job {job.job_id}: {_reason(error)} (log: {job.paths.stderr})")
             observer.message(f"{len(jobs) - len(waiting) - len(running)} of {len(jobs)} jobs have ended")
         time.sleep(LOOK[settings.executor])
     if failed:
@@ -230,7 +231,14 @@ def run_jobs(settings: JobSettings, jobs: Sequence[CellJob], observer: JobObserv
     return True
 
 
-def _last_line(error: BaseException) -> str:
-    """What happened, of an error that ends with a traceback or the output of a program."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _reason(error: BaseException) -> str:
+    """What happened, in one line, of an error of submitit's: a job's traceback or state, or what a program printed.
+
+    submitit puts a traceback between lines of dashes, and where the logs are after it.
+    """
+    text = str(error)
+    if lost := re.search(r"has not produced any output \(state: .*\)", text):
+        return f"it {lost[0]}"
+    parts = re.split(r"^-{10,}$", text, flags=re.MULTILINE)
+    lines = [line.strip() for line in parts[1 if len(parts) == 3 else -1].splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
