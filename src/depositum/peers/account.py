@@ -6,10 +6,12 @@ found (`verify`). What is sent again after a restart, or was sent in part before
 """
 
 import csv
+import errno
 import hashlib
 import io
 import os
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,8 +41,9 @@ class Account:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size:
             self._continue()
-        self._file = path.open("a", encoding="utf-8", newline="")
-        if not path.stat().st_size:
+        self._file = path.open("ab", buffering=0)
+        self._size = path.stat().st_size
+        if not self._size:
             self._append(",".join(COLUMNS) + "\n")
 
     def _continue(self) -> None:
@@ -63,10 +66,8 @@ class Account:
     def add(self, neighbour: str, phase: int, what: str, number: int | None, size: int, sha256: str) -> None:
         """Append a line; a message of a number that has a line already is marked as sent again."""
         with self._lock:
-            again = number is not None and number < self._next.get(neighbour, 0)
-            if number is not None and not again:
-                self._next[neighbour] = number + 1
-            self.bytes[neighbour] = self.bytes.get(neighbour, 0) + size
+            following = self._next.get(neighbour, 0)
+            again = number is not None and number < following
             fields = [
                 datetime.now(UTC).isoformat(timespec="milliseconds"),
                 neighbour,
@@ -79,15 +80,24 @@ class Account:
             ]
             text = io.StringIO()
             csv.writer(text, lineterminator="").writerow(fields)
-            self._chain = _chained(self._chain, text.getvalue())
-            self._append(f"{text.getvalue()},{self._chain}\n")
+            chain = _chained(self._chain, text.getvalue())
+            self._append(f"{text.getvalue()},{chain}\n")
+            self._chain = chain
+            self.bytes[neighbour] = self.bytes.get(neighbour, 0) + size
+            if number is not None:
+                self._next[neighbour] = max(following, number + 1)
 
     def _append(self, text: str) -> None:
+        """Write a line, or nothing of it: a line in part would break the chain of those after it."""
+        content = text.encode()
         try:
-            self._file.write(text)
-            self._file.flush()
+            if self._file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, self._size)
             raise RunError(f"{self.path}: cannot be written ({error.strerror})") from None
+        self._size += len(content)
 
     def close(self) -> None:
         """Close the file, with everything on disk."""

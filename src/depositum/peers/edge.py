@@ -10,7 +10,6 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -597,25 +596,22 @@ class Edge:
         )
 
     def _sending(self, number: int, subject: Subject, payload: Payload) -> Writing:
-        """A message; a line of the account is written for it, also if the connection breaks halfway."""
+        """A message; a line of the account is written before the last of it leaves, or when the connection breaks."""
         head, content, done = message_frame(Envelope(number, payload.size, subject)), payload.view(), 0
         account = self._member.sent
         try:
             yield memoryview(head)
-            while done < payload.size:
+            while payload.size - done > PIECE:
                 piece = content[done : done + PIECE]
                 done += len(piece)  # it leaves, in part at least
                 yield piece
         except GeneratorExit:
             if done:
-                payload.sha256.add_done_callback(
-                    lambda sha: account.add(
-                        self.name, subject.phase, f"{subject.what} in part", None, done, sha.result()
-                    )
-                )
+                account.add(self.name, subject.phase, f"{subject.what} in part", None, done, payload.sha256.result())
             raise
-        sha: Future[str] = payload.sha256
-        sha.add_done_callback(lambda sha: account.add(self.name, *subject, number, payload.size, sha.result()))
+        account.add(self.name, *subject, number, payload.size, payload.sha256.result())
+        if done < payload.size:
+            yield content[done:]
 
 
 def _check_size(found: int, expected: int) -> None:

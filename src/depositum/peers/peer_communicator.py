@@ -396,22 +396,25 @@ class PeerCommunicator(Communicator):
         """Close whatever happens; neighbours learn of an error that ends the run for all."""
         try:
             yield self
-        except (Interrupted, KeyboardInterrupt):
-            self.close()
-            raise
-        except DepositumError as error:
-            self.close(self._last_words(error))
+        except DepositumError:
+            self.close(self._last_words())
             raise
         except BaseException:
             self.close()
             raise
 
-    def _last_words(self, error: DepositumError) -> str:
-        """What the others learn of an error that ends this member's run; nothing if it can be started again alone."""
+    def _last_words(self) -> str:
+        """What ends the run of all members: a difference between two of them, found here or reported by a neighbour.
+
+        Whatever else ends this member's run concerns this member alone (a full disk, for instance): the others wait
+        until it is started again.
+        """
         for edge in self.edges.values():
             if edge.stopped:
                 return edge.stopped
-        return f"{self.name} stopped: {error}" if self._running or self.introduction.differences else ""
+        for difference in self.introduction.differences.values():
+            return f"{self.name} stopped: {difference}"
+        return ""
 
     # What edges need
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from depositum.engines import Callback, Loop
 from depositum.federation.status import Neighbour, State, Status, Waiting
@@ -96,5 +97,6 @@ class StatusWriter(Callback):
             reason=self._reason,
             loss=self._loss,
         )
-        with self._lock:
+        # On a full disk the run ends where its state cannot be written; its status waits for room.
+        with self._lock, suppress(OSError):
             status.write(communicator.folder.runs)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,9 +130,10 @@ class RankLog(Callback):
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, line: str) -> None:
-        """Write one line, with the time."""
-        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-        self._file.flush()
+        """Write one line, with the time; on a full disk it is written later, and the run ends elsewhere."""
+        with suppress(OSError):
+            self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+            self._file.flush()
 
     def on_start(self, loop: Loop) -> None:
         self.log(f"training from iteration {loop.t} to {loop.steps}")
