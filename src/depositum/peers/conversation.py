@@ -8,8 +8,10 @@ continued when something may have changed.
 import os
 import select
 import ssl
+import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 
 from depositum.peers.secure_connection import SecureConnection
 
@@ -33,15 +35,16 @@ class Bell:
 
     def __init__(self) -> None:
         self.receiver, self._sender = os.pipe()
+        self._lock, self._open = threading.Lock(), True
         for end in (self.receiver, self._sender):
             os.set_blocking(end, False)
 
     def ring(self) -> None:
-        """Wake the thread, now or the next time that it would wait."""
-        try:
-            os.write(self._sender, b"!")
-        except (BlockingIOError, OSError):
-            return  # it rings already
+        """Wake the thread, now or the next time that it would wait; nothing once it is closed."""
+        with self._lock:
+            if self._open:
+                with suppress(BlockingIOError):  # it rings already
+                    os.write(self._sender, b"!")
 
     def silence(self) -> None:
         """Forget all rings so far."""
@@ -52,9 +55,12 @@ class Bell:
             return
 
     def close(self) -> None:
-        """Free both ends."""
-        os.close(self.receiver)
-        os.close(self._sender)
+        """Free both ends, whose descriptors may be those of other files from then on."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.receiver)
+                os.close(self._sender)
 
 
 def converse(
