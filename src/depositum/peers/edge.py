@@ -163,6 +163,8 @@ class Edge:
         self._inbox: dict[int, Arrived] = {}
         self._discarded: set[int] = set()
         self._asking = self._asked_for = -1
+        #: The next message to send over this connection; those before it have left, or are not needed.
+        self._cursor = -1
         self._coverage = Coverage()
         self._told: Coverage | None = None
         self._thread = threading.Thread(target=self._converse_until_closed, name=f"edge to {name}", daemon=True)
@@ -365,7 +367,7 @@ class Edge:
         with self._changed:
             self._no_connection()
             self.position, self.is_starting, self._hang_up = None, False, ""
-            self._asked_for = -1
+            self._asked_for = self._cursor = -1
         try:
             with closing(self._reading()) as reading, closing(self._writing()) as writing:
                 converse(connection, self._bell, reading, writing, self._ends)
@@ -515,6 +517,8 @@ class Edge:
 
     def _heard_position(self, body: Mapping[str, Any]) -> None:
         position = Position(*(read_count(body, key, Kind.POSITION) for key in ("needs", "first", "covered")))
+        if position.covered > position.needs:
+            raise Refused("sent a POSITION whose covered messages it still needs")
         with self._changed:
             if self._running:
                 if self._outbox.first > position.needs:
@@ -529,7 +533,7 @@ class Edge:
     def _heard_coverage(self, body: Mapping[str, Any]) -> None:
         before = read_count(body, "before", Kind.COVERED)
         with self._changed:
-            if self.position is None or before > max(self._outbox.end, self.position.needs):
+            if self.position is None or before > max(self._cursor, self.position.needs):
                 raise Refused("sent a COVERED of messages that were not sent")
             self._outbox.forget(before)
             self.position = replace(self.position, covered=max(before, self.position.covered))
@@ -541,7 +545,7 @@ class Edge:
     def _writing(self) -> Writing:
         member = self._member
         self._told, self._between_frames = None, False
-        version, cursor, introduced, asking = -1, -1, False, -1
+        version, introduced, asking = -1, False, -1
         hello = frame(Kind.HELLO, member.hello())
         yield memoryview(hello)
         self._between_frames, said = True, time.monotonic()
@@ -563,9 +567,9 @@ class Edge:
                     body = {"before": self._coverage.before, "done": self._coverage.done}
                     following = frame(Kind.COVERED, body)
                 elif self.position is not None:
-                    cursor = max(cursor, self.position.needs)
-                    if cursor < self._outbox.end:
-                        message = self._outbox[cursor]
+                    self._cursor = max(self._cursor, self.position.needs)
+                    if self._cursor < self._outbox.end:
+                        message = self._outbox[self._cursor]
                     elif self._asking > asking:
                         asking, following = self._asking, frame(Kind.ASK, {"number": self._asking})
                 if following is None and message is None and time.monotonic() - said > PING:
@@ -576,7 +580,7 @@ class Edge:
             self._between_frames = False
             if message is not None:
                 yield from self._sending(message.number, message.subject, message.payload)
-                cursor += 1
+                self._cursor += 1
             elif following is not None:
                 yield memoryview(following)
                 with self._changed:

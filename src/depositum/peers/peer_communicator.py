@@ -436,9 +436,9 @@ class PeerCommunicator(Communicator):
         with self.changed:
             news = False
             for name, facts in body.items():
-                starting = read_starting(facts)
                 if name not in self.names or name == self.name:
                     continue
+                starting = read_starting(facts, self.agreement.neighbours(name))
                 if name not in self._known or self._known[name].version < starting.version:
                     self._known[name], news = starting, True
             if news:
