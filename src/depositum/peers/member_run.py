@@ -165,6 +165,7 @@ class _MemberRun:
         communicator.ended()
         if communicator.finish():
             (self.folder.runs / LEFT).touch()
+        communicator.close()
         return self._result(final, history, loop.stop_reason)
 
     def _loop(self, engine: Engine, snapshot: Snapshot | None, history: History, own: Sequence[Callback]) -> Loop:
