@@ -76,7 +76,7 @@ def test_peers_and_simulator_have_one_trajectory(channel: str, momentum: str, tm
 
 @pytest.mark.slow
 def test_a_member_that_compiles_has_the_same_trajectory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run.compile` is each member's own choice. Breaks if it compiles nothing, or something else than the others run."""
+    """`run.compile` is each member's own choice. Breaks if it compiles nothing, or not what the others run."""
     compiled: list[str] = []
     compile_part = compilation._compile_part
 
