@@ -88,6 +88,7 @@ class Pair:
         def one(member: PeerCommunicator) -> None:
             member.ended()
             member.finish()
+            member.close()
 
         self._both(one)
         self.proxy.close()

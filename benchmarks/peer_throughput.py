@@ -109,6 +109,7 @@ def over_peers(rank: int, path: str, size: int, repeats: int) -> Measured:
     found = measured(exchange, repeats, before)
     communicator.ended()
     communicator.finish()
+    communicator.close()
     return found
 
 

@@ -208,7 +208,7 @@ INVITATION_CHANGES: list[tuple[str, Callable[[str], str], str]] = [
     ("the signature", lambda t: t.replace('signature = "M', 'signature = "N'), "the agreement was changed after"),
     ("no signature", lambda t: re.sub(r'signature = ".*"', 'signature = ""', t), "the agreement was changed after"),
     ("its format", lambda t: t.replace("format = 1", "format = 2"), "has format 2, but this release reads 1"),
-    ("a key", lambda t: t.replace("format = 1", "formt = 1"), "unknown key of a invitation|unknown key"),
+    ("a key", lambda t: t.replace("format = 1", "formt = 1"), "formt: unknown key of an invitation"),
     ("the certificate", lambda t: t.replace("BEGIN CERTIFICATE", "BEGIN", 1), "is not a certificate in PEM"),
 ]
 
@@ -396,6 +396,12 @@ def test_a_revoked_member(mine: Path, tmp_path: Path) -> None:
         mine / "study" / "invitations" / "b.invitation", authority_of(mine), tmp_path / "b.key", tmp_path / "n"
     )
     assert again.folder.agreement.revoked == (old.sha256,)
+    present = ("accept", mine / "study" / "invitations" / "b.invitation", "--out", mine / "b" / "study")
+    present = (*present, "--key", tmp_path / "b.key")
+    advice = "member.key; if that one was revoked, delete it and give the new one by --key"
+    assert advice in refused(*present)
+    (mine / "b" / "study" / "member.key").unlink()
+    assert "updated to revision" in federation(*present)
     assert "'x' is not an approved member" in refused("revoke", "x", "--federation", mine / "study")
 
 
@@ -557,6 +563,21 @@ def test_mistakes_are_refused_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     assert re.search(message, refused(*arguments))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_has_no_other_keys(mine: Path) -> None:
+    """The error offers what a plan can have, not what is set when the agreement is signed."""
+    plan = mine / "study" / "federation.toml"
+    plan.write_text(plan.read_text().replace("topology =", "topolgy ="))
+    message = refused("approve", "--federation", mine / "study")
+    assert "federation.topolgy: unknown key; it can be 'name', 'members', 'topology', 'edges'" in message
+    assert message.endswith("'evaluate' or 'classes'; did you mean 'topology'?")
+
+
+def test_requests_and_invitations_are_told_apart(mine: Path) -> None:
+    request, invitation = mine / "b" / "b.request", mine / "study" / "invitations" / "b.invitation"
+    assert refused("accept", request) == f"{request}: is not an invitation of depositum"
+    assert refused("approve", invitation, "--federation", mine / "study").endswith("is not a request of depositum")
 
 
 def test_a_run_configuration_becomes_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """What a neighbour sends that must not be used is refused by name and logged; the state is what it was before."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from depositum.engines.distributed import Subject
 from depositum.federation.member_folder import MemberFolder
 from depositum.peers import run_member
-from depositum.peers.frames import HEAD, Kind
+from depositum.peers.frames import HEAD, Kind, frame
 from tests.support.peer_federations import (
     Outcome,
     dirichlet_problem,
@@ -26,6 +28,8 @@ from tests.support.peer_processes import Ending
 from tests.support.peer_strangers import Neighbour, place_of
 
 N = 3
+#: What members compare of their code.
+CODE = "compare model and network"
 D = dirichlet_problem(N).layout.size
 X0 = Subject(0, "x")
 
@@ -69,6 +73,12 @@ def row(**changes: float) -> bytes:
     return values.tobytes()
 
 
+def starting(neighbours: list[str] | None = None, **counts: dict[str, int]) -> dict[str, Any]:
+    """What a member that starts tells of its checkpoints, with changes."""
+    candidate = {"t": 0, "sent": {"m1": 0}, "received": {"m1": 0}, **counts}
+    return {"version": 1 << 61, "candidates": [candidate], "neighbours": neighbours or []}
+
+
 Act = Callable[[Neighbour], None]
 CASES: dict[str, tuple[Act, str]] = {
     "NaN": (lambda n: n.send(0, row(_3=float("nan")), X0), "x has values that are not finite"),
@@ -88,6 +98,18 @@ CASES: dict[str, tuple[Act, str]] = {
     "not JSON": (lambda n: n.socket.sendall(HEAD.pack(Kind.COVERED, 3) + b"[[["), "not JSON"),
     "not a number": (lambda n: n.say(Kind.COVERED, {"before": "1e9"}), "not a whole number"),
     "covers what was not sent": (lambda n: n.say(Kind.COVERED, {"before": 10**9}), "were not sent"),
+    "covers what it needs": (
+        lambda n: n.say(Kind.POSITION, {"needs": 0, "first": 0, "covered": 1, "done": False}),
+        "whose covered messages it still needs",
+    ),
+    "checkpoints of nobody": (
+        lambda n: n.say(Kind.CHECKPOINTS, {"m0": starting(sent={}, received={})}),
+        "with a candidate that is not one",
+    ),
+    "checkpoints of strangers": (
+        lambda n: n.say(Kind.CHECKPOINTS, {"m0": starting(neighbours=["m7"])}),
+        "with neighbours that were not agreed",
+    ),
     "a second hello": (lambda n: n.introduce(), "a second HELLO"),
 }
 
@@ -135,13 +157,16 @@ def test_a_repeated_message_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_with_other_code_or_another_agreement_is_named(tmp_path: Path, expected: list[Ending]) -> None:
-    """What differs is named by key; the members that wait for it go on waiting, and train with the right one."""
+    """What differs is named by key; the members that wait for it go on waiting, and train with the right one.
+
+    Breaks if what cannot be compared ends their run, or if what a neighbour says makes a long line, or several.
+    """
     folders = folders_of(tmp_path)
     with waiting_for_m2(folders):
         _running(folders).close()
         neighbour = _connect(folders)
         facts = neighbour.hello["facts"]
-        code = {**facts, "compare model and network": {**facts["compare model and network"], "outputs": [0.0] * 6}}
+        code = {**facts, CODE: {**facts[CODE], "outputs": [0.0] * 6}}
         other = {**neighbour.hello["agreement"]}
         other["run"] = {**other["run"], "steps": 99}
         for changes, reason in (
@@ -149,13 +174,45 @@ def test_a_neighbour_with_other_code_or_another_agreement_is_named(tmp_path: Pat
             ({"digest": "0" * 64, "agreement": other}, "run.steps differ from the agreement of m2 (12 here, 99 there)"),
             ({"protocols": [99]}, "speaks [99], and this release [1]"),
             ({"facts": "none"}, "does not say what it has"),
+            ({"facts": {**facts, "data": {}}}, "sent a HELLO that cannot be compared"),
+            ({"time": 10**400}, "cannot be compared"),
+            ({"digest": "0" * 64, "agreement": {**other, "run": nested(700)}}, ""),  # for some reason
+            ({"digest": "0" * 64, "agreement": {"run\n" * 10_000: 1}}, "differ from the agreement of m2"),
+            ({"protocols": ["1" * 100_000]}, "and this release [1]"),
         ):
             neighbour.introduce(**changes)
             assert reason in neighbour.refused()
             neighbour.close()
             neighbour = _connect(folders)
         neighbour.close()
+    lines = (folders[1].runs / "logs" / "m1.log").read_text().splitlines()
+    assert all(len(line) < 1200 and line[:4].isdigit() for line in lines)
     assert [Ending.of(folder) for folder in folders] == expected
+
+
+def test_messages_that_have_not_left_cannot_be_covered(tmp_path: Path, expected: list[Ending]) -> None:
+    """Breaks if a neighbour makes a member forget what it has not sent, or end its run."""
+    folders = folders_of(tmp_path)
+    with waiting_for_m2(folders):
+        neighbour = _running(folders)
+        while ",m2," not in (folders[1].runs / "sent.csv").read_text():
+            time.sleep(0.01)
+        neighbour.close()
+        neighbour = _connect(folders)
+        neighbour.introduce()
+        position = {"needs": 0, "first": 0, "covered": 0, "done": False}
+        neighbour.socket.sendall(frame(Kind.POSITION, position) + frame(Kind.COVERED, {"before": 1}))
+        assert "sent a COVERED of messages that were not sent" in neighbour.refused()
+        neighbour.close()
+    assert [Ending.of(folder) for folder in folders] == expected
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists, so deep that they can be read, but hardly compared."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def _running(folders: list[MemberFolder]) -> Neighbour:

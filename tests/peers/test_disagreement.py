@@ -36,12 +36,12 @@ def test_all_members_learn_that_two_of_them_disagree(tmp_path: Path) -> None:
     folders.append(write_folder(tmp_path / "m3", other, "m3", authority))
     problem = dirichlet_problem(4)
 
-    def connected(folder: MemberFolder) -> bool:
+    def connected(folder: MemberFolder, neighbour: str) -> bool:
         log = folder.runs / "logs" / f"{folder.name}.log"
-        return log.exists() and "connected with" in log.read_text()
+        return log.exists() and f"connected with {neighbour}" in log.read_text()
 
     def work(folder: MemberFolder) -> RunResult:
-        while folder.name == "m3" and not all(map(connected, folders[:2])):
+        while folder.name == "m3" and not (connected(folders[0], "m1") and connected(folders[1], "m2")):
             time.sleep(0.02)
         return run_member(folder, data=problem)
 

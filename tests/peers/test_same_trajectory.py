@@ -1,7 +1,9 @@
 """A federation over mutual TLS ends in the state of the simulator, through every channel, with both momenta."""
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -9,10 +11,19 @@ import torch
 
 import depositum as dp
 from depositum.channels import CHANNELS, as_channel
-from depositum.engines import EngineSettings, Loop, Simulator
+from depositum.engines import EngineSettings, Loop, Simulator, compilation
+from depositum.federation.member_folder import MemberFolder
 from depositum.metrics import MetricSettings
-from depositum.peers import verify
-from tests.support.peer_federations import dirichlet_problem, make_agreement, run_all, run_config, write_folders
+from depositum.peers import run_member, verify
+from depositum.runs.execution import RunResult
+from tests.support.peer_federations import (
+    dirichlet_problem,
+    make_agreement,
+    run_all,
+    run_config,
+    run_threads,
+    write_folders,
+)
 
 N = 8
 SETTINGS = EngineSettings("cpu", "float64", backend="loop", compile="never")
@@ -61,6 +72,35 @@ def test_peers_and_simulator_have_one_trajectory(channel: str, momentum: str, tm
         for own, theirs in zip(result.history.records, loop.history.records, strict=True):
             for measure in ("train_loss", "consensus_x", "phi", "phases"):
                 assert own[measure] == pytest.approx(theirs[measure], abs=1e-10), measure
+
+
+@pytest.mark.slow
+def test_a_member_that_compiles_has_the_same_trajectory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run.compile` is each member's own choice. Breaks if it compiles nothing, or not what the others run."""
+    compiled: list[str] = []
+    compile_part = compilation._compile_part
+
+    def count(*arguments: Any) -> Any:
+        compiled.append(threading.current_thread().name)
+        return compile_part(*arguments)
+
+    monkeypatch.setattr(compilation, "_compile_part", count)
+    expected, _ = simulated(dp.network(nx.path_graph(2), 2), "exact", "polyak", 12)
+    config = run_config()
+    del config["run"]["backend"]
+    folders, problem = write_folders(tmp_path, make_agreement(nx.path_graph(2), config)), dirichlet_problem(2)
+
+    def work(folder: MemberFolder) -> RunResult:
+        threading.current_thread().name = folder.name
+        how = "always" if folder.name == "m0" else "never"
+        return run_member(folder, data=problem, overrides=[f"run.compile={how}"])
+
+    outcomes = run_threads(folders, work, timeout=300.0)
+    for i, outcome in enumerate(outcomes):
+        assert not isinstance(outcome, BaseException), outcome
+        for name in ("x", "y", "nu"):
+            assert (outcome.snapshot.tensors[name] - expected[name][i]).abs().max() <= 1e-10, name
+    assert set(compiled) == {"m0"}
 
 
 def test_every_member_has_an_account_of_its_messages(tmp_path: Path) -> None:

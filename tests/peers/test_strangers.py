@@ -1,8 +1,11 @@
 """Whoever is not a neighbour is refused, with one line in the log, at no cost to the run."""
 
 import random
+import socket
+import ssl
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from depositum.interrupt import Interrupted
 from depositum.peers import PeerCommunicator, run_member
 from depositum.peers.resumption import START, Candidate
 from depositum.peers.stranger_log import StrangerLog
+from depositum.runs.execution import RunResult
 from tests.support.peer_federations import (
     Authority,
     dirichlet_problem,
@@ -35,8 +39,8 @@ N = 3
 class Attacked:
     """A federation of three on a path that is attacked while it trains."""
 
-    def __init__(self, root: Path, **settings: object) -> None:
-        self.authority, self.root = Authority("test"), root
+    def __init__(self, root: Path, authority: Authority, **settings: object) -> None:
+        self.authority, self.root = authority, root
         self.agreement = make_agreement(nx.path_graph(N), run_config(steps=60), **settings)
         self.folders = write_folders(root, self.agreement, self.authority)
         self._thread = threading.Thread(target=self._train, daemon=True)
@@ -82,19 +86,21 @@ def test_strangers_are_refused_with_one_line_each(tmp_path: Path, expected: list
 
     Breaks if one of them gets as far as a frame, if one is not logged, or if one costs the run anything.
     """
-    attacked = Attacked(tmp_path / "federation")
-    own = attacked.authority
+    own = Authority("test")
 
     def files(name: str, of: Authority, member: str = "m0", begin: float = -1.0, end: float = 10.0) -> tuple[str, str]:
         return credentials(tmp_path / name, of, member, begin, end)
 
-    with attacked:
+    revoked = files("revoked", own)
+    fingerprint = certificates.read_certificate(Path(revoked[0]).read_bytes(), "").sha256
+    with (attacked := Attacked(tmp_path / "federation", own, revoked=(fingerprint,))):
         place = place_of(attacked.folders[1])
         cases = [
             ("did not return a certificate|no certificate", lambda: shake_hands(place, None)),
             ("another authority", lambda: shake_hands(place, files("other", Authority("test")))),
             ("has expired", lambda: shake_hands(place, files("expired", own, begin=-3.0, end=-1.0))),
             ("not yet valid; is the clock right", lambda: shake_hands(place, files("early", own, begin=1.0))),
+            ("the certificate of 'm0' was revoked", lambda: shake_hands(place, revoked)),
             ("'m7' is not a member", lambda: shake_hands(place, files("unknown", own, member="m7"))),
             ("not a neighbour of 'm1'", lambda: shake_hands(place, files("self", own, member="m1"))),
             ("plain HTTP", lambda: sent_raw(place, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")),
@@ -147,10 +153,32 @@ def test_a_revoked_certificate_is_refused_at_both_ends(loser: str, tmp_path: Pat
     assert not any(line.startswith("connected") for lines in logs.values() for line in lines)
 
 
+def test_whoever_answers_at_a_members_address_must_have_its_certificate(tmp_path: Path) -> None:
+    """Another member there is refused by the end that dials, which waits for the right one and trains with it."""
+    authority, problem = Authority("test"), dirichlet_problem(2)
+    folders = write_folders(tmp_path, make_agreement(nx.path_graph(2), run_config()), authority)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*credentials(tmp_path / "other", authority, "m1"))
+    log = folders[1].runs / "logs" / "m1.log"
+    reason = "its certificate is of another member or server"
+
+    def work(folder: MemberFolder) -> RunResult:
+        if folder.name == "m0":
+            with socket.create_server(place_of(folder)) as impostor:
+                while not (log.exists() and reason in log.read_text()):
+                    plain, _ = impostor.accept()
+                    with plain, suppress(OSError):
+                        context.wrap_socket(plain, server_side=True).close()
+        return run_member(folder, data=problem)
+
+    for outcome in run_threads(folders, work):
+        assert not isinstance(outcome, BaseException), outcome
+
+
 def test_random_bytes_cost_the_run_nothing(tmp_path: Path, expected: list[Ending]) -> None:
     """A few hundred byte strings, among them beginnings of TLS; `benchmarks/peer_strangers.py` throws 10,000."""
     rng = random.Random(0)
-    with (attacked := Attacked(tmp_path / "federation")):
+    with (attacked := Attacked(tmp_path / "federation", Authority("test"))):
         place = place_of(attacked.folders[1])
         for _ in range(150):
             content = rng.randbytes(rng.choice([1, 5, 100, 3000]))

@@ -1,12 +1,14 @@
 """`depositum peer`: train as one member of a federation."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from depositum.cli.interrupt import INTERRUPTED
-from depositum.errors import ConfigError, DivergedError
+from depositum.errors import ConfigError, DataError, DivergedError, renamed_keys
 from depositum.federation.member_folder import MemberFolder
 from depositum.interrupt import StopOnSignal
 
@@ -42,7 +44,7 @@ def command(
 
     neighbours = ", ".join(member.agreement.neighbours(member.name))
     _print_line(f"{member.name} of {member.agreement.name}; neighbours: {neighbours}")
-    with StopOnSignal() as stop:
+    with StopOnSignal() as stop, _as_typed():
         result = run_member(
             member,
             data=data,
@@ -63,6 +65,16 @@ def command(
     typer.echo(f"finished: {result.snapshot.t} iterations{reached}")
     typer.echo(f"model: {member.runs / 'model.safetensors'}; history: {member.runs / 'history.csv'}")
     typer.echo(f"what left this computer: {member.runs / 'sent.csv'}; what came in: {member.runs / 'received.csv'}")
+
+
+@contextmanager
+def _as_typed() -> Iterator[None]:
+    """In errors, name a member's data by what the user typed."""
+    try:
+        with renamed_keys(lambda key: "--data" if key in ("data", "problem.dataset") else key):
+            yield
+    except DataError as error:
+        raise DataError(str(error).replace("problem.dataset:", "--data:", 1)) from None
 
 
 def _print_line(line: str) -> None:

@@ -169,13 +169,12 @@ def _signed_request(name: str, address: str | None, public_key: str) -> bytes:
 def _read(path: Path, what: str, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
     table = read_toml(path, pipes=False)
     check_values(table)
-    if {"format", "name", "member"}.isdisjoint(table):
-        raise ConfigError(str(path), f"is not {'an' if what[0] == 'i' else 'a'} {what} of depositum")
+    kind = f"an {what}" if what == "invitation" else f"a {what}"
+    if keys[1] not in table:  # which an invitation has and a request has not, and the other way round
+        raise ConfigError(str(path), f"is not {kind} of depositum")
     for key in table:
         if key not in keys:
-            raise ConfigError(
-                f"{path}: {key}", f"unknown key of a {what}; it can be {listing(keys)}{nearest(key, keys)}"
-            )
+            raise ConfigError(f"{path}: {key}", f"unknown key of {kind}; it can be {listing(keys)}{nearest(key, keys)}")
     for key in keys:
         if key not in table and key not in optional:
             raise ConfigError(f"{path}: {key}", f"missing; this is not a complete {what}")

@@ -106,7 +106,7 @@ def accept(
     key_path = key_file or _find_key(invitation.member, file)
     check_private(key_path)
     key = _read_key(key_path)
-    _check_key(invitation, key, file, key_path)
+    _check_key(invitation, key, file, key_path, "accept it where the request was made, with --key if need be")
     _write(invitation, key, folder)
     return Joined(MemberFolder.open(folder), "joined")
 
@@ -125,7 +125,7 @@ def _update(invitation: Invitation, file: Path, fingerprint: str | None, key_fil
     key_path = folder / KEY if (folder / KEY).exists() else key_file or _find_key(invitation.member, file)
     check_private(key_path)
     key = _read_key(key_path)
-    _check_key(invitation, key, file, key_path)
+    _check_key(invitation, key, file, key_path, "if that one was revoked, delete it and give the new one by --key")
     if key_path != folder / KEY:
         write_new(folder / KEY, key, PRIVATE)
     try:
@@ -155,11 +155,10 @@ def _changes(before: MemberFolder, after: MemberFolder) -> list[str]:
     return changed
 
 
-def _check_key(invitation: Invitation, key: bytes, file: Path, key_file: Path) -> None:
+def _check_key(invitation: Invitation, key: bytes, file: Path, key_file: Path, advice: str) -> None:
     certificate = certificates.read_certificate(invitation.certificate.encode(), f"{file}: certificate")
     if not certificate.has_key(key, str(key_file)):
-        problem = f"is for another key than {key_file}; accept it where the request was made, with --key if need be"
-        raise CertificateError(f"{file}: {problem}")
+        raise CertificateError(f"{file}: is for another key than {key_file}; {advice}")
 
 
 def _write(invitation: Invitation, key: bytes, folder: Path) -> None:

@@ -29,6 +29,8 @@ from depositum.toml_file import check_values, parse_toml, read_toml
 
 PLAN, ORGANISER, SIGNED, INVITATIONS = "federation.toml", "organiser", "signed", "invitations"
 AUTHORITY_KEY, AUTHORITY, REGISTER = "authority.key", "authority.pem", "register.toml"
+#: What the organiser sets in `[federation]`; all else is set when the agreement is signed.
+PLAN_KEYS = ("name", "members", "topology", "edges", "absent", "patience", "evaluate", "classes")
 #: A certificate is renewed when less than this part of its time is left.
 RENEWED_BELOW = 1 / 3
 
@@ -306,6 +308,10 @@ class Plan:
         for key in ("revision", "revoked", "protocol"):
             if key in own:
                 raise ConfigError(f"federation.{key}", "given; it is set when the agreement is signed: leave it out")
+        for key in own:
+            if key not in PLAN_KEYS:
+                choices = f"it can be {listing(PLAN_KEYS)}{nearest(key, PLAN_KEYS)}"
+                raise ConfigError(f"federation.{key}", f"unknown key; {choices}")
         plan = cls(own["name"], tuple(members), topology, table)
         if len(members) > 1:
             plan.complete([Member(name, f"address.invalid:{1 + i}") for i, name in enumerate(members)], (), 1)

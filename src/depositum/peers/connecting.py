@@ -181,7 +181,8 @@ def _listening_socket(address: tuple[str, int]) -> socket.socket:
     host, port = address
     local = host in ("localhost", "::1") or host.startswith("127.")
     if local:
-        return socket.create_server((host, port), backlog=128)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
     return socket.create_server(("", port), backlog=128)

@@ -5,10 +5,9 @@ the sender is slowed down by TCP itself; the writing one yields bytes to send, o
 continued when something may have changed.
 """
 
-import os
 import select
+import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -34,33 +33,25 @@ class Bell:
     """Wakes a thread that waits for a socket."""
 
     def __init__(self) -> None:
-        self.receiver, self._sender = os.pipe()
-        self._lock, self._open = threading.Lock(), True
+        self.receiver, self._sender = socket.socketpair()
         for end in (self.receiver, self._sender):
-            os.set_blocking(end, False)
+            end.setblocking(False)
 
     def ring(self) -> None:
-        """Wake the thread, now or the next time that it would wait; nothing once it is closed."""
-        with self._lock:
-            if self._open:
-                with suppress(BlockingIOError):  # it rings already
-                    os.write(self._sender, b"!")
+        """Wake the thread, now or the next time that it would wait."""
+        with suppress(OSError):  # it rings already, or nobody waits any more
+            self._sender.send(b"!")
 
     def silence(self) -> None:
         """Forget all rings so far."""
-        try:
-            while os.read(self.receiver, 4096):
+        with suppress(BlockingIOError):
+            while self.receiver.recv(4096):
                 pass
-        except BlockingIOError:
-            return
 
     def close(self) -> None:
-        """Free both ends, whose descriptors may be those of other files from then on."""
-        with self._lock:
-            if self._open:
-                self._open = False
-                os.close(self.receiver)
-                os.close(self._sender)
+        """Free both ends; it can be rung even then."""
+        self.receiver.close()
+        self._sender.close()
 
 
 def converse(
@@ -110,9 +101,11 @@ def converse(
         if time.monotonic() - heard > SILENCE:
             raise Lost(f"silent for {SILENCE:g} s")
         poll.modify(connection, (0 if sent else select.POLLOUT) | (select.POLLIN if wanted else 0))
-        for descriptor, _ in poll.poll(TICK * 1000):
-            if descriptor == bell.receiver:
+        for descriptor, event in poll.poll(TICK * 1000):
+            if descriptor == bell.receiver.fileno():
                 bell.silence()
+            elif not wanted and event & (select.POLLERR | select.POLLHUP):
+                raise Lost("reset by the other end")  # nothing is read now that would tell
 
 
 def _reason(error: OSError) -> str:

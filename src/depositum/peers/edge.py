@@ -150,7 +150,7 @@ class Edge:
         self.progress, self.lost = 0.0, time.monotonic()
         self._changed = member.changed
         self._bell = Bell()
-        self._running = self._closing = False
+        self._running = self._closing = self._dialling = self._ended = False
         self._hang_up = ""
         self._between_frames = True
         self._offered: SecureConnection | None = None
@@ -162,9 +162,11 @@ class Edge:
         self._inbox: dict[int, Arrived] = {}
         self._discarded: set[int] = set()
         self._asking = self._asked_for = -1
+        #: The next message to send over this connection; those before it have left, or are not needed.
+        self._cursor = -1
         self._coverage = Coverage()
         self._told: Coverage | None = None
-        self._thread = threading.Thread(target=self._converse_until_closed, name=f"edge to {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"edge to {name}", daemon=True)
 
     def open(self) -> None:
         """Begin to connect."""
@@ -321,23 +323,39 @@ class Edge:
     def offer(self, connection: SecureConnection) -> None:
         """Use a new connection that the neighbour has opened, in place of an older one."""
         with self._changed:
-            if self._offered is not None:
-                self._offered.close()
-            self._offered = connection
+            replaced, self._offered = (connection, None) if self._ended else (self._offered, connection)
             self._changed.notify_all()
+        if replaced is not None:
+            replaced.close()
         self._bell.ring()
 
     def stop(self, reason: str = "") -> None:
-        """Close the edge; with a reason, the neighbour learns that this member has ended the run for good."""
+        """Begin to close the edge; with a reason, the neighbour learns that this member has ended the run for good."""
         with self._changed:
             self._closing, self._hang_up = True, reason
             self._changed.notify_all()
         self._bell.ring()
-        if self._thread.is_alive():
-            self._thread.join()
+
+    def wait_until_stopped(self) -> None:
+        """Wait until the neighbour has everything; a connection that is only being made is given up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._dialling or not self._thread.is_alive())
         self._bell.close()
 
     # What happens in the thread of the edge
+
+    def _run(self) -> None:
+        try:
+            self._converse_until_closed()
+        except Exception as error:  # a full disk, for instance: the program must not wait in vain
+            with self._changed:
+                self.failure = error
+        with self._changed:
+            self._no_connection()
+            self._ended, offered, self._offered = True, self._offered, None
+            self._changed.notify_all()
+        if offered is not None:
+            offered.close()
 
     def _converse_until_closed(self) -> None:
         retries = Retries()
@@ -351,8 +369,6 @@ class Edge:
                 retries.succeeded()
             if reason:
                 self._disconnected(reason, retries)
-        with self._changed:
-            self._no_connection()
 
     def _no_connection(self) -> None:
         if self.connected:
@@ -363,8 +379,9 @@ class Edge:
         last, reason = b"", ""
         with self._changed:
             self._no_connection()
-            self.position, self.is_starting, self._hang_up = None, False, ""
-            self._asked_for = -1
+            self.position, self.is_starting = None, False
+            self._hang_up = self._hang_up if self._closing else ""
+            self._asked_for = self._cursor = -1
         try:
             with closing(self._reading()) as reading, closing(self._writing()) as writing:
                 converse(connection, self._bell, reading, writing, self._ends)
@@ -376,10 +393,6 @@ class Edge:
         except Refused as refused:
             reason = str(refused)
             last = frame(Kind.REFUSED, {"reason": reason[:800]})
-        except Exception as error:  # a full disk, for instance: the program must not wait in vain
-            with self._changed:
-                self.failure, self._closing = error, True
-                self._changed.notify_all()
         finally:
             connection.part(last if self._between_frames else b"", PARTING)
             connection.close()
@@ -395,11 +408,20 @@ class Edge:
                     self._changed.wait(1.0)
                 connection, self._offered = self._offered, None
             return connection
+        with self._changed:
+            self._dialling = True
         try:
-            return self._dial()
+            connection = self._dial()
         except Refused as refused:
             self._disconnected(str(refused), retries)
             return None
+        finally:
+            with self._changed:
+                self._dialling = False
+        if self._closing:
+            connection.close()
+            return None
+        return connection
 
     def _disconnected(self, reason: str, retries: Retries) -> None:
         """Take note of why there is no connection, and wait before the next attempt."""
@@ -516,6 +538,8 @@ class Edge:
 
     def _heard_position(self, body: Mapping[str, Any]) -> None:
         position = Position(*(read_count(body, key, Kind.POSITION) for key in ("needs", "first", "covered")))
+        if position.covered > position.needs:
+            raise Refused("sent a POSITION whose covered messages it still needs")
         with self._changed:
             if self._running:
                 if self._outbox.first > position.needs:
@@ -530,7 +554,7 @@ class Edge:
     def _heard_coverage(self, body: Mapping[str, Any]) -> None:
         before = read_count(body, "before", Kind.COVERED)
         with self._changed:
-            if self.position is None or before > max(self._outbox.end, self.position.needs):
+            if self.position is None or before > max(self._cursor, self.position.needs):
                 raise Refused("sent a COVERED of messages that were not sent")
             self._outbox.forget(before)
             self.position = replace(self.position, covered=max(before, self.position.covered))
@@ -542,7 +566,7 @@ class Edge:
     def _writing(self) -> Writing:
         member = self._member
         self._told, self._between_frames = None, False
-        version, cursor, introduced, asking = -1, -1, False, -1
+        version, introduced, asking = -1, False, -1
         hello = frame(Kind.HELLO, member.hello())
         yield memoryview(hello)
         self._between_frames, said = True, time.monotonic()
@@ -564,9 +588,9 @@ class Edge:
                     body = {"before": self._coverage.before, "done": self._coverage.done}
                     following = frame(Kind.COVERED, body)
                 elif self.position is not None:
-                    cursor = max(cursor, self.position.needs)
-                    if cursor < self._outbox.end:
-                        message = self._outbox[cursor]
+                    self._cursor = max(self._cursor, self.position.needs)
+                    if self._cursor < self._outbox.end:
+                        message = self._outbox[self._cursor]
                     elif self._asking > asking:
                         asking, following = self._asking, frame(Kind.ASK, {"number": self._asking})
                 if following is None and message is None and time.monotonic() - said > PING:
@@ -577,7 +601,7 @@ class Edge:
             self._between_frames = False
             if message is not None:
                 yield from self._sending(message.number, message.subject, message.payload)
-                cursor += 1
+                self._cursor += 1
             elif following is not None:
                 yield memoryview(following)
                 with self._changed:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import depositum
-from depositum.errors import ConfigError
+from depositum.errors import ConfigError, short_repr
 from depositum.federation.agreement import Agreement, compare_tables
 from depositum.peers.frames import PROTOCOLS, Kind, Refused, read_text
 
@@ -67,13 +67,17 @@ class Introduction:
             if fatal:
                 self.differences[name] = error
             raise Refused(str(error)) from None
+        except Exception:  # values of a kind or a size that no member sends
+            raise Refused(f"sent a {Kind.HELLO.name} that cannot be compared") from None
         self.differences.pop(name, None)
 
     def _check(self, name: str, hello: Mapping[str, Any]) -> None:
         told = hello.get("protocols")
         common = [p for p in PROTOCOLS if isinstance(told, list) and p in told]
         if not common:
-            raise ConfigError("protocol", f"{name} speaks {told!r}, and this release {list(PROTOCOLS)}; update one")
+            raise ConfigError(
+                "protocol", f"{name} speaks {short_repr(told)}, and this release {list(PROTOCOLS)}; update one"
+            )
         self.protocol[name] = max(common)
         if hello.get("digest") != self._agreement.digest():
             raise self._different_agreement(name, hello)
@@ -82,12 +86,7 @@ class Introduction:
             theirs = facts.get(what) if isinstance(facts, Mapping) else None
             if not isinstance(theirs, dict):
                 raise ConfigError(what, f"{name} does not say what it has")
-            try:
-                comparison.check(comparison.facts, theirs, self._name, name)
-            except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-                if isinstance(error, ConfigError):
-                    raise
-                raise Refused(f"sent a {Kind.HELLO.name} whose facts cannot be compared") from None
+            comparison.check(comparison.facts, theirs, self._name, name)
         self._report(name, hello)
 
     def _different_agreement(self, name: str, hello: Mapping[str, Any]) -> ConfigError:
@@ -96,7 +95,8 @@ class Introduction:
         if not keys:
             return ConfigError("federation", f"{name} has another agreement; accept the same invitation")
         shown = ", ".join(keys[:5]) + (", …" if len(keys) > 5 else "")
-        values = f" ({_at(own, keys[0])!r} here, {_at(theirs, keys[0])!r} there)" if len(keys) == 1 else ""
+        here, there = short_repr(_at(own, keys[0])), short_repr(_at(theirs, keys[0]))
+        values = f" ({here} here, {there} there)" if len(keys) == 1 else ""
         return ConfigError(keys[0], f"{shown} differ from the agreement of {name}{values}; accept the same one")
 
     def _report(self, name: str, hello: Mapping[str, Any]) -> None:

@@ -4,14 +4,15 @@ A member that is started again continues by itself. Its folder has what every ru
 models), its checkpoints in `clients/`, a log, its status, and the accounts of what was sent and received.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from depositum.data import encoding_digest
 from depositum.engines import Callback, Engine, Loop, Snapshot
 from depositum.engines.distributed import Facts, absent_part, restrict_data
-from depositum.errors import ConfigError, DepositumError
+from depositum.errors import ConfigError, DepositumError, RunError
 from depositum.federation.agreement import Agreement
 from depositum.federation.member_config import resolve_agreement
 from depositum.federation.member_folder import MemberFolder
@@ -35,6 +36,19 @@ from depositum.runs.writing import RankLog, write_models
 LEFT = "left"
 
 
+@contextmanager
+def _own_run_folder() -> Iterator[None]:
+    """In errors about the run folder, advise what a member can do: it is always the one in the member's folder."""
+    try:
+        yield
+    except RunError as error:
+        text = str(error).removeprefix("--out ").replace("wait for it, or choose another folder", "wait for it")
+        raise type(error)(
+            text.replace("choose another folder", "move it away to begin anew, as all members must")
+        ) from None
+
+
+@_own_run_folder()
 @config_keys()
 def run_member(
     folder: MemberFolder,
@@ -165,6 +179,7 @@ class _MemberRun:
         communicator.ended()
         if communicator.finish():
             (self.folder.runs / LEFT).touch()
+        communicator.close()
         return self._result(final, history, loop.stop_reason)
 
     def _loop(self, engine: Engine, snapshot: Snapshot | None, history: History, own: Sequence[Callback]) -> Loop:

@@ -5,6 +5,7 @@ runs with its neighbours as they connect, finds out with them where it can conti
 away.
 """
 
+import errno
 import math
 import threading
 import time
@@ -22,7 +23,7 @@ from depositum.federation.member_folder import MemberFolder
 from depositum.interrupt import Interrupted
 from depositum.metrics import SINGLE_PROCESS, Reduction, Sharing
 from depositum.peers.account import RECEIVED, SENT, Account
-from depositum.peers.connecting import Identity, Listener
+from depositum.peers.connecting import Identity, Listener, describe
 from depositum.peers.droppable import DroppableExchange
 from depositum.peers.edge import Edge
 from depositum.peers.frames import DROPPED
@@ -127,7 +128,9 @@ class PeerCommunicator(Communicator):
             try:
                 self._listener = Listener(self._identity, place, self._accept, self.strangers.refused)
             except OSError as error:
-                raise GroupError(f"{address}: cannot listen there ({error.strerror}); is another program?") from None
+                used = "; is another program listening on this port?" if error.errno == errno.EADDRINUSE else ""
+                reason = describe(error).partition(" (while")[0]
+                raise GroupError(f"{address}: cannot listen there ({reason}){used}") from None
         for edge in self.edges.values():
             edge.open()
         choose = self._choose_alone if self.drops else self._choose
@@ -365,7 +368,7 @@ class PeerCommunicator(Communicator):
     def finish(self) -> bool:
         """Stay until no neighbour can need this member any more; where neighbours can be away, not for ever.
 
-        Return whether that is so.
+        Return whether that is so; connections are not closed yet.
         """
         with self.changed:
             end = time.monotonic() + self.agreement.patience if self.drops else math.inf
@@ -375,7 +378,6 @@ class PeerCommunicator(Communicator):
                     break
                 self._wait_for_change(missing[0].name, "the end of its run")
         self.waiting = None
-        self.close()
         return not missing
 
     def close(self, reason: str = "") -> None:
@@ -384,6 +386,8 @@ class PeerCommunicator(Communicator):
             self._listener.close()
         for edge in self.edges.values():
             edge.stop(reason)
+        for edge in self.edges.values():
+            edge.wait_until_stopped()
         if self.journal is not None:
             self.journal.close()
         self.strangers.close()
@@ -436,9 +440,9 @@ class PeerCommunicator(Communicator):
         with self.changed:
             news = False
             for name, facts in body.items():
-                starting = read_starting(facts)
                 if name not in self.names or name == self.name:
                     continue
+                starting = read_starting(facts, self.agreement.neighbours(name))
                 if name not in self._known or self._known[name].version < starting.version:
                     self._known[name], news = starting, True
             if news:

@@ -78,26 +78,26 @@ class Starting:
         return {"version": self.version, "candidates": candidates, "neighbours": list(self.neighbours)}
 
 
-def read_starting(facts: Any) -> Starting:
-    """What `Starting.facts` wrote, from a neighbour."""
+def read_starting(facts: Any, linked: Sequence[str]) -> Starting:
+    """What `Starting.facts` wrote, from a neighbour; `linked` are the agreed neighbours of the member that it is of."""
     if not isinstance(facts, dict):
         raise Refused("sent a CHECKPOINTS that is not an object")
     candidates, neighbours = facts.get("candidates"), facts.get("neighbours")
     if not isinstance(candidates, list) or not 1 <= len(candidates) <= 10 or not isinstance(neighbours, list):
         raise Refused("sent a CHECKPOINTS without candidates")
-    if not all(isinstance(name, str) for name in neighbours):
-        raise Refused("sent a CHECKPOINTS with neighbours that are not names")
-    found = tuple(map(_read_candidate, candidates))
+    if not all(name in linked for name in neighbours):
+        raise Refused("sent a CHECKPOINTS with neighbours that were not agreed")
+    found = tuple(_read_candidate(candidate, linked) for candidate in candidates)
     return Starting(read_count(facts, "version", Kind.CHECKPOINTS), found, tuple(neighbours))
 
 
-def _read_candidate(facts: Any) -> Candidate:
+def _read_candidate(facts: Any, linked: Sequence[str]) -> Candidate:
     if not isinstance(facts, dict) or not isinstance(t := facts.get("t"), int) or t < START:
         raise Refused("sent a CHECKPOINTS with a candidate that is not one")
     counts = []
     for key in ("sent", "received"):
         table = facts.get(key)
-        if not isinstance(table, dict):
+        if not isinstance(table, dict) or set(table) != set(linked):
             raise Refused("sent a CHECKPOINTS with a candidate that is not one")
         counts.append({name: read_count(table, name, Kind.CHECKPOINTS) for name in table})
     return Candidate(t, *counts)

@@ -43,6 +43,7 @@ def _print(joined: Joined) -> None:
     elif joined.outcome == "updated":
         what = f"; changed: {', '.join(joined.changed)}" if joined.changed else ""
         typer.echo(f"{folder.path}: updated to revision {agreement.revision} of the agreement{what}")
+        typer.echo("a `depositum peer` that runs here takes note of it when it is started again")
     else:
         typer.echo(f"{folder.path}: {name} is a member of {agreement.name}; the private key was copied here")
     end = certificates.read_certificate(folder.certificate_pem, "certificate").not_after

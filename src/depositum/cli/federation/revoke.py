@@ -14,8 +14,9 @@ def command(
 ) -> None:
     """The organiser: no longer let a member's certificate take part.
 
-    The other members refuse it as soon as they have accepted their new invitations. The member itself stays part of the
-    plan: approve a request with a new key, or remove it from federation.toml and approve again.
+    The other members refuse it once they have accepted their new invitations and started `depositum peer` again. The
+    member itself stays part of the plan: approve a request with a new key, or remove it from federation.toml and
+    approve again.
     """
     folder = find_organiser_folder(federation)
     before = folder.agreement()
@@ -25,6 +26,8 @@ def command(
         typer.echo(f"{name}: certificate {folder.revoke(name)[:16]}… is revoked")
     if folder.agreement() is not None:
         print_agreement(folder, before)
-    typer.echo(f"Until the others have accepted their new invitations, they still talk to {name}.")
+    typer.echo(
+        f"Until the others have accepted their new invitations, and have started again, they still talk to {name}."
+    )
     typer.echo(f"To keep {name}, approve a request with a new key; to continue without it, remove it from")
     typer.echo(f"{folder.path / 'federation.toml'}, and run `depositum federation approve` again.")

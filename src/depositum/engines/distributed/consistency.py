@@ -59,7 +59,7 @@ def _facts(problem: Problem, network: Network | None, algorithm: Algorithm | Non
 
 
 def _check_same(own: Facts, other: Facts, here: str, there: str, algorithm: Algorithm | None) -> None:
-    same = "it must be the same on every rank"
+    same = "it must be the same everywhere"
     if own["size"] != other["size"]:
         sizes = f"{own['size']} parameters on {here}, but {other['size']} on {there}"
         raise ConfigError("model", f"{sizes}; {same}")
@@ -73,10 +73,10 @@ def _check_same(own: Facts, other: Facts, here: str, there: str, algorithm: Algo
     for name, key, code in CODE:
         if not _same_answer(own[name], other[name]):
             what = f"{name} on the same numbers differ between {here} and {there}"
-            raise ConfigError(key, f"{what}; the code of {code} must be the same on every rank")
+            raise ConfigError(key, f"{what}; the code of {code} must be the same everywhere")
     if own["source"] != other["source"]:
         what = f"the code of {type(algorithm).__qualname__} differs between {here} and {there}"
-        raise ConfigError("algorithm", f"{what}; it must be the same on every rank")
+        raise ConfigError("algorithm", f"{what}; it must be the same everywhere")
 
 
 def sketch(values: Tensor, positions: Tensor | None = None) -> list[float]:
