@@ -434,6 +434,8 @@ def test_fit_and_folders_know_the_participation(tmp_path: Any) -> None:
         ({}, "^participation: neither is given"),
         ({"cohorts": 2}, r"^participation.cohorts: unknown key.*did you mean 'cohort'"),
         ({"cohort": 2, "phases": 0}, "^participation.phases: 0 given"),
+        ({"cohort": 2, "phases": 1 << 63}, "^participation.phases: 9223372036854775808 given; .* at most 64 bits"),
+        ({"cohort": 2, "seed": 1 << 63}, "^participation.seed: 9223372036854775808 given; .* at most 64 bits"),
     ],
 )
 def test_a_wrong_participation_is_refused_in_one_line(given: Any, message: str) -> None:
