@@ -445,6 +445,13 @@ def test_a_wrong_participation_is_refused_in_one_line(given: Any, message: str) 
 
 def test_what_cannot_have_clients_that_rest_says_why() -> None:
     chosen = settings(Participation(cohort=2))
+    with pytest.raises(ConfigError, match="^participation.share: 0.95 given, which is all of 6 clients"):
+        Simulator(problem("lasso"), RING, dp.Depositum(), settings=settings(Participation(share=0.95)))
+    own = replace(RING, participation=Participation(cohort=3))
+    for other in (Participation(cohort=2), Participation(cohort=N)):
+        with pytest.raises(ConfigError, match="^participation: given, but the network has another one"):
+            Simulator(problem("lasso"), own, dp.Depositum(), settings=settings(other))
+    Simulator(problem("lasso"), own, dp.Depositum(), settings=settings(Participation(cohort=3)))
     with pytest.raises(ConfigError, match="participation.cohort: 9 given, but there are 6 clients"):
         Simulator(problem("lasso"), RING, dp.Depositum(), settings=settings(Participation(cohort=9)))
     for name in set(SERVER) - set(WITH_COHORTS):
