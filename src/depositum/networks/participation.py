@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depositum.errors import NetworkError, is_integer, is_number, listing, nearest, short_repr
+from depositum.errors import NetworkError, is_integer, is_number, listing, nearest, renamed_keys, short_repr
 from depositum.networks.time_varying import check_seed
 from depositum.randomness import hash_words, purpose_code
 
@@ -85,7 +85,8 @@ def as_participation(given: Participation | Mapping[str, Any] | float | None) ->
     if given is None or isinstance(given, Participation):
         return given
     if not isinstance(given, Mapping):
-        return Participation(share=given)
+        with renamed_keys(lambda _: "participation"):
+            return Participation(share=given)
     known = [field.name for field in fields(Participation)]
     for key in given:
         if key not in known:
