@@ -1,6 +1,7 @@
 """A federation over mutual TLS ends in the state of the simulator, through every channel, with both momenta."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -11,6 +12,7 @@ import depositum as dp
 from depositum.channels import CHANNELS, as_channel
 from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.metrics import MetricSettings
+from depositum.networks import Participation
 from depositum.peers import verify
 from tests.support.peer_federations import dirichlet_problem, make_agreement, run_all, run_config, write_folders
 
@@ -61,6 +63,24 @@ def test_peers_and_simulator_have_one_trajectory(channel: str, momentum: str, tm
         for own, theirs in zip(result.history.records, loop.history.records, strict=True):
             for measure in ("train_loss", "consensus_x", "phi", "phases"):
                 assert own[measure] == pytest.approx(theirs[measure], abs=1e-10), measure
+
+
+def test_members_that_rest_have_the_simulators_trajectory(tmp_path: Path) -> None:
+    """Four on a ring, two in each phase. Fails if members do not know who rests, and wait for its messages."""
+    agreement = make_agreement(nx.cycle_graph(4), run_config(participation={"cohort": 2}))
+    simulator = Simulator(
+        dirichlet_problem(4),
+        dp.ring(4),
+        dp.Depositum(0.1, 0.5),
+        period=3,
+        batch_size=4,
+        settings=replace(SETTINGS, participation=Participation(cohort=2)),
+    )
+    expected = Loop(simulator, 12, evaluate_every=6, metrics=MetricSettings()).run().tensors
+    results = run_all(write_folders(tmp_path, agreement), dirichlet_problem(4))
+    for name in ("x", "y", "nu"):
+        rows = torch.cat([result.snapshot.tensors[name] for result in results])
+        assert (rows - expected[name]).abs().max() <= 1e-10, name
 
 
 def test_every_member_has_an_account_of_its_messages(tmp_path: Path) -> None:

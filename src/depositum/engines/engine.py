@@ -277,8 +277,8 @@ def check_network(
     given = participation
     if participation is not None and participation.size(n) == n:
         if participation.share is not None and participation.share < 1:
-            problem = f"a share of {participation.share:g} given, which is all of {n} clients; leave it out, or lower it"
-            raise ConfigError("participation", problem)
+            problem = f"a share of {participation.share:g} given, which is all of {n} clients"
+            raise ConfigError("participation", f"{problem}; leave it out, or give a smaller one")
         participation = None
     if algorithm.server:
         for key, wrong in (("network", network is not None), ("channel", channel.name != "exact")):

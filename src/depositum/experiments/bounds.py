@@ -62,8 +62,7 @@ def bound_values(measure: str, config: Config, variance: float, history: pd.Data
 def is_covered(config: Config) -> bool:
     """Whether the theorem is about such a run: one W for all phases, rows that arrive as they are, one α, y⁰ = ḡ⁰."""
     method, section = build_method(config), config.network
-    links = section.model_dump(include={"drop", "lost", "late"})
-    network = networks.build(section.topology, section.mixing, config.problem.clients, Path(), **links)
+    network = networks.build(section.topology, section.mixing, config.problem.clients, Path(), **section.losses)
     network = with_participation(network, config.run.engine_settings().participation)
     return (
         isinstance(method, Depositum)

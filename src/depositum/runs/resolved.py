@@ -189,8 +189,7 @@ def _build_network(config: Config, method: Algorithm, base: Path) -> Network | N
     """Who communicates with whom; None for a method with a server, for which no network can be given."""
     section = config.network
     if not method.server:
-        links = section.model_dump(include={"drop", "lost", "late"})
-        return networks.build(section.topology, section.mixing, config.problem.clients, base, **links)
+        return networks.build(section.topology, section.mixing, config.problem.clients, base, **section.losses)
     for key in section.model_fields_set:
         raise ConfigError(
             f"network.{key}",
