@@ -29,10 +29,10 @@ def show(value: float | None, form: str = ".3f") -> str:
     return "–" if value is None else format(value, form)
 
 
-def table(caption: str, columns: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table below its caption."""
+def table(script: str, caption: str, columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table below its caption, which begins with the command that measures."""
     lines = [" | ".join(cells) for cells in (columns, ["---"] * len(columns), *rows)]
-    return caption + "\n\n" + "".join(f"| {line} |\n" for line in lines)
+    return f"`python benchmarks/{script}`, {caption}" + "\n\n" + "".join(f"| {line} |\n" for line in lines)
 
 
 def simulator() -> str:
@@ -60,7 +60,7 @@ def simulator() -> str:
     caption = (
         f"{found['machine']}. A copy moves {copy / 1e12:.2f} TB/s, a product runs at {product / 1e12:.0f} TFLOP/s."
     )
-    return table(caption, columns, rows)
+    return table("simulator.py", caption, columns, rows)
 
 
 def start_up(*labels: str) -> str:
@@ -82,7 +82,7 @@ def start_up(*labels: str) -> str:
         "model:clients:seeds", "version", "cold: first iteration", "other kind", "processor", "warm: first iteration",
         "other kind", "processor", "of it imports", "problem", "engine", "iteration",
     ]  # fmt: skip
-    return table(". ".join(machines) + ".", columns, rows)
+    return table("start_up.py", ". ".join(machines) + ".", columns, rows)
 
 
 def roofline() -> str:
@@ -111,7 +111,7 @@ def _roofline(case: dict[str, Any], most: int = 14) -> str:
         f"{case['state_us']:.0f} for nine passes over the state alone. The {most} kernels that take longest:"
     )
     columns = ["kernel", "launches", "µs", "MB", "of bandwidth", "GFLOP", "of arithmetic", "bound µs"]
-    return table(caption, columns, rows[:most])
+    return table("iteration.py", caption, columns, rows[:most])
 
 
 def _base_name(name: str) -> str:
@@ -128,7 +128,7 @@ def mixing() -> str:
         for case in found["cases"]
     ]
     columns = ["graph", "neighbours", "ms", "copies of the rows", "ns per additional edge end and 1,000 numbers"]
-    return table(f"{found['machine']}; n = {found['n']:,}, d = {found['d']:,}.", columns, rows)
+    return table("mixing.py", f"{found['machine']}; n = {found['n']:,}, d = {found['d']:,}.", columns, rows)
 
 
 #: The tables by name, and the files that they are made from.

@@ -72,12 +72,14 @@ def test_the_table_fits_a_narrow_terminal(config: Path, monkeypatch: pytest.Monk
 
 def test_parts_that_the_theorem_does_not_cover_are_noted(config: Path) -> None:
     schedule = "algorithm.alpha={cosine={start=0.2, steps=20}}"
-    result = cli("theory", config, "--set", schedule, "--set", "algorithm.start=local", "--smoothness", "2.5")
+    changes = (schedule, "algorithm.start=local", "network.channel=top-k")
+    result = cli("theory", config, *(part for each in changes for part in ("--set", each)), "--smoothness", "2.5")
     assert result.code == 0
     assert "2.5  (given)" in result.out
     assert "0.2, 0.001, 0.5" in result.out  # the largest α of the schedule
     assert "note: the theorem assumes a constant α" in result.out
     assert "note: the theorem assumes start = 'average'; this configuration has 'local'" in result.out
+    assert "nothing is proven for channel 'top-k'" in result.out
 
 
 @pytest.mark.parametrize(

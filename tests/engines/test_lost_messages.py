@@ -17,6 +17,7 @@ from depositum.channels import as_channel
 from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.engines.distributed import DistributedEngine
 from depositum.networks import DirectedNetwork, LostMessages
+from depositum.runs import parse, resolve
 from tests.support import equations_imperfect as eq
 from tests.support import method_problems as mp
 from tests.support import rank_engines, small_runs
@@ -257,6 +258,25 @@ def test_methods_and_channels_that_losses_would_make_wrong_refuse_them(name: str
     arguments = {"algorithm": name, "network": make(lost=0.2), "channel": channel}
     with pytest.raises(dp.ConfigError, match=message):
         dp.fit(torch.nn.Linear(3, 2), data, steps=1, progress=False, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("network", "method", "message"),
+    [
+        ({"lost": 0.2}, "depositum", "^network.lost: given, but 'depositum' needs"),
+        ({"late": 2}, "extra", "^network.late: given, but 'extra' needs"),
+        ({"topology": "directed-ring"}, "depositum", "^network: directed, but 'depositum' mixes"),
+        ({"lost": 0.2, "channel": "float16"}, "sonata", "^network.channel: 'float16' given, but messages can be lost"),
+        ({"drop": 0.2, "channel": "top-k"}, "depositum", "^network.channel: 'top-k' given, but the links"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_data_is_read(
+    network: dict[str, Any], method: str, message: str
+) -> None:
+    """A sweep would otherwise train the cells before it."""
+    table = {"problem": {"dataset": "synthetic"}, "network": network, "algorithm": {"name": method}}
+    with pytest.raises(dp.ConfigError, match=message):
+        resolve(parse(table))
 
 
 def test_what_is_printed() -> None:

@@ -424,16 +424,19 @@ def test_fit_and_folders_know_the_participation(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (0.0, r"^participation.share: 0.0 given; it must be in \(0, 1\]$"),
-        (50, r"^participation.share: 50 given.*for a number of clients: \{ cohort = 50 \}"),
-        (50.0, r"^participation.share: 50.0 given.*for a number of clients: \{ cohort = 50 \}"),
-        (1.5, r"^participation.share: 1.5 given; it must be in \(0, 1\]$"),
-        (True, r"^participation.share: True given; it must be in \(0, 1\]$"),
+        (0.0, r"^participation: 0.0 given; it must be in \(0, 1\]$"),
+        (50, r"^participation: 50 given.*for a number of clients: \{ cohort = 50 \}"),
+        (50.0, r"^participation: 50.0 given.*for a number of clients: \{ cohort = 50 \}"),
+        (1.5, r"^participation: 1.5 given; it must be in \(0, 1\]$"),
+        (True, r"^participation: True given; it must be in \(0, 1\]$"),
+        ({"share": 1.5}, r"^participation.share: 1.5 given; it must be in \(0, 1\]$"),
         ({"cohort": 0}, "^participation.cohort: 0 given; it must be a whole number ≥ 1"),
         ({"cohort": 2, "share": 0.5}, "^participation: both are given of share and cohort"),
         ({}, "^participation: neither is given"),
         ({"cohorts": 2}, r"^participation.cohorts: unknown key.*did you mean 'cohort'"),
         ({"cohort": 2, "phases": 0}, "^participation.phases: 0 given"),
+        ({"cohort": 2, "phases": 1 << 63}, "^participation.phases: 9223372036854775808 given; .* at most 64 bits"),
+        ({"cohort": 2, "seed": 1 << 63}, "^participation.seed: 9223372036854775808 given; .* at most 64 bits"),
     ],
 )
 def test_a_wrong_participation_is_refused_in_one_line(given: Any, message: str) -> None:
@@ -443,6 +446,13 @@ def test_a_wrong_participation_is_refused_in_one_line(given: Any, message: str) 
 
 def test_what_cannot_have_clients_that_rest_says_why() -> None:
     chosen = settings(Participation(cohort=2))
+    with pytest.raises(ConfigError, match="^participation: a share of 0.95 given, which is all of 6 clients"):
+        Simulator(problem("lasso"), RING, dp.Depositum(), settings=settings(Participation(share=0.95)))
+    own = replace(RING, participation=Participation(cohort=3))
+    for other in (Participation(cohort=2), Participation(cohort=N)):
+        with pytest.raises(ConfigError, match="^participation: given, but the network has another one"):
+            Simulator(problem("lasso"), own, dp.Depositum(), settings=settings(other))
+    Simulator(problem("lasso"), own, dp.Depositum(), settings=settings(Participation(cohort=3)))
     with pytest.raises(ConfigError, match="participation.cohort: 9 given, but there are 6 clients"):
         Simulator(problem("lasso"), RING, dp.Depositum(), settings=settings(Participation(cohort=9)))
     for name in set(SERVER) - set(WITH_COHORTS):

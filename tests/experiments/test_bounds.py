@@ -59,6 +59,24 @@ def test_there_is_no_bound_where_conditions_are_violated() -> None:
         measured(TABLE | {"algorithm": {"alpha": 1.0, "gamma": 0.5}}).series("theorem1")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": {"drop": 0.3}},
+        {"network": {"topology": {"sequence": {"graphs": ["ring", "star"]}}}},
+        {"network": {"channel": {"top-k": 0.5}}},
+        {"network": {"channel": {"noise": 1e-3}}},
+        {"run": {**TABLE["run"], "participation": 0.5}},
+        {"algorithm": {**TABLE["algorithm"], "start": "local"}},
+        {"algorithm": {"alpha": {"cosine": {"start": 1e-3, "steps": 40}}}},
+    ],
+)
+def test_there_is_no_bound_on_links_and_steps_that_the_theorem_is_not_about(changes: dict[str, Any]) -> None:
+    with pytest.raises(NotRunError, match="has no theorem1"):
+        measured(TABLE | changes).series("theorem1")
+    assert measured(TABLE | {"network": {"channel": "sparse"}}).series("theorem1")
+
+
 def test_the_bound_of_corollary_1_is_for_its_schedule_and_length() -> None:
     schedule = theory.corollary_schedule(4, 40, 2.0)
     run = {"steps": 40, "period": 1, "batch_size": schedule.batch_size}

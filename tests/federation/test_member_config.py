@@ -131,6 +131,7 @@ def test_a_method_with_a_server_is_refused() -> None:
         ({}, "sums of measures need all members"),
         ({"evaluate": "none", "config": {"network": {"channel": "sparse"}}}, "through the channel sparse"),
         ({"evaluate": "none", "config": {"network": {"drop": 0.2}}}, "network.drop drops links too"),
+        ({"evaluate": "none", "config": {"run": {"participation": 0.5}}}, "run.participation drops links too"),
         ({"evaluate": "none", "config": {"algorithm": {"name": "cdproxsgt"}}}, "sends differences"),
     ],
 )

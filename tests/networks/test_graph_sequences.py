@@ -15,7 +15,7 @@ from depositum.channels import as_channel
 from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.engines.distributed import DistributedEngine
 from depositum.engines.mixing import MatrixMix
-from depositum.networks import DirectedNetwork, GraphSequence, network_sequence
+from depositum.networks import DirectedNetwork, DroppedLinks, GraphSequence, LostMessages, network_sequence
 from tests.support import equations_imperfect as eq
 from tests.support import method_problems as mp
 from tests.support import rank_engines, small_runs
@@ -246,7 +246,10 @@ def test_edge_lists_directed_and_in_a_sequence(tmp_path: Path) -> None:
         (lambda: network_sequence(["one-peer-exponential"], N), r"^graphs\[0\]: 'one-peer-exponential' given; a graph"),
         (lambda: network_sequence(["directed-one-peer-exponential"], N), r"^graphs\[0\]: 'directed-one-peer-exp"),
         (lambda: network_sequence([{"sequence": ["ring"]}], N), r"^graphs\[0\]: a sequence given"),
-        (lambda: network_sequence(["ring", "directed-ring"], N, mixing="max-degree"), "^mixing: given, but a graph"),
+        (lambda: network_sequence(["ring", "directed-ring"], N, mixing="max-degree"), "^mixing: 'max-degree' given"),
+        (lambda: network_sequence(["directed-ring"], N, mixing=np.eye(4)), "^mixing: a ndarray .* given, but .* is di"),
+        (lambda: network_sequence(["ring"], N, mixing="metropolos"), "^mixing: .* did you mean 'metropolis'"),
+        (lambda: network_sequence(None, N), "^graphs: None given; a list of graphs is needed"),  # type: ignore[arg-type]
         (lambda: network_sequence(["ring"], N, mixing=np.eye(4)), "^mixing: .* a sequence needs a rule"),
         (lambda: dp.network({"sequence": {"graphs": ["ring"]}}, N, drop=0.1), "^drop: given, but each phase has"),
         (lambda: dp.network({"sequence": {"graphs": ["ring"]}}, N, late=1), "^late: given, but the links of this net"),
@@ -280,6 +283,10 @@ def test_edge_lists_directed_and_in_a_sequence(tmp_path: Path) -> None:
         ),
         (lambda: dp.network("directed-file", N), r"^topology.directed-file.path: missing"),
         (lambda: GraphSequence(UNDIRECTED.sequence.weights, seed=0.5), "^seed: 0.5 given"),  # type: ignore
+        (lambda: network_sequence(["ring"], N, seed=1 << 63), "^seed: 9223372036854775808 given; .* 64 bits"),
+        (lambda: network_sequence(["ring"], N, seed=True), "^seed: True given"),
+        (lambda: LostMessages(0.1, seed=1 << 63), "^seed: 9223372036854775808 given"),
+        (lambda: DroppedLinks(0.1, seed=1.5), "^seed: 1.5 given"),  # type: ignore[arg-type]
     ],
 )
 def test_sequences_that_do_not_work_are_refused(make: Any, message: str) -> None:

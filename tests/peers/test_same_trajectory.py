@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from depositum.channels import CHANNELS, as_channel
 from depositum.engines import EngineSettings, Loop, Simulator, compilation
 from depositum.federation.member_folder import MemberFolder
 from depositum.metrics import MetricSettings
+from depositum.networks import Participation
 from depositum.peers import run_member, verify
 from depositum.runs.execution import RunResult
 from tests.support.peer_federations import (
@@ -101,6 +103,24 @@ def test_a_member_that_compiles_has_the_same_trajectory(tmp_path: Path, monkeypa
         for name in ("x", "y", "nu"):
             assert (outcome.snapshot.tensors[name] - expected[name][i]).abs().max() <= 1e-10, name
     assert set(compiled) == {"m0"}
+
+
+def test_members_that_rest_have_the_simulators_trajectory(tmp_path: Path) -> None:
+    """Four on a ring, two in each phase. Fails if members do not know who rests, and wait for its messages."""
+    agreement = make_agreement(nx.cycle_graph(4), run_config(participation={"cohort": 2}))
+    simulator = Simulator(
+        dirichlet_problem(4),
+        dp.ring(4),
+        dp.Depositum(0.1, 0.5),
+        period=3,
+        batch_size=4,
+        settings=replace(SETTINGS, participation=Participation(cohort=2)),
+    )
+    expected = Loop(simulator, 12, evaluate_every=6, metrics=MetricSettings()).run().tensors
+    results = run_all(write_folders(tmp_path, agreement), dirichlet_problem(4))
+    for name in ("x", "y", "nu"):
+        rows = torch.cat([result.snapshot.tensors[name] for result in results])
+        assert (rows - expected[name]).abs().max() <= 1e-10, name
 
 
 def test_every_member_has_an_account_of_its_messages(tmp_path: Path) -> None:

@@ -35,7 +35,14 @@ def test_config_toml_is_complete_and_reproduces_the_run(tmp_path: Path) -> None:
             "beta": 1e-5,
             "holdout": 0.0,
         },
-        "network": {"topology": {"ring": {"hops": 1}}, "mixing": "metropolis", "drop": 0.0, "channel": "exact"},
+        "network": {
+            "topology": {"ring": {"hops": 1}},
+            "mixing": "metropolis",
+            "drop": 0.0,
+            "lost": 0.0,
+            "late": 0,
+            "channel": "exact",
+        },
         "algorithm": {
             "name": "depositum",
             "alpha": {"cosine": {"start": 0.1, "steps": 3, "end": 0.0}},

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from depositum import theory
 from depositum.algorithms import Constant, Depositum, as_schedule
+from depositum.channels import Channel
 from depositum.cli.options import ConfigFile, Overrides
 from depositum.errors import ConfigError
 from depositum.metrics import cheap
@@ -55,7 +56,7 @@ def command(
         lines = [
             *_remedies(measured.setting),
             *_conclusions(measured),
-            *_limitations(method, measured.network),
+            *_limitations(method, measured.network, spec.channel),
             *_practice(measured.setting),
         ]
     except (OverflowError, ZeroDivisionError):
@@ -213,13 +214,15 @@ def _lam_scope(network: Network) -> str:
     return "  (of W with all links present)" if network.intermittent else ""
 
 
-def _limitations(method: Depositum, network: Network) -> Iterator[str]:
+def _limitations(method: Depositum, network: Network, channel: Channel) -> Iterator[str]:
     """Notes on the parts of the configuration that the theorem does not cover."""
     if network.varies:
         yield "note: the theorem assumes one W for all phases; nothing above is proven for this time-varying network"
         if network.n <= MAX_WINDOW_CLIENTS:
             phases = network.window
             yield f"effective λ, ‖W^{{B−1}} ⋯ W^0 − J‖^(1/B): {network.effective_lam():.6g} over B = {phases} phases"
+    if not channel.exact:
+        yield f"note: the theorem assumes that rows arrive as they are; nothing is proven for channel {channel.name!r}"
     if not isinstance(as_schedule(method.alpha), Constant):
         yield "note: the theorem assumes a constant α; the values above use the largest α of the schedule"
     if method.start != "average":

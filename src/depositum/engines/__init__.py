@@ -2,7 +2,7 @@
 
 from depositum.engines.assemble import make_engine
 from depositum.engines.early_stopping import Criterion, EarlyStopping, Mode
-from depositum.engines.engine import Costs, Engine, EngineSettings, network_for
+from depositum.engines.engine import Costs, Engine, EngineSettings, check_network, with_participation
 from depositum.engines.loop import Callback, Loop
 from depositum.engines.monitor import Divergence, Monitor, describe_divergences
 from depositum.engines.simulator import Simulator
@@ -22,7 +22,8 @@ __all__ = [
     "Simulator",
     "Snapshot",
     "average",
+    "check_network",
     "describe_divergences",
     "make_engine",
-    "network_for",
+    "with_participation",
 ]

@@ -252,15 +252,37 @@ def network_for(
     channel: Channel,
     participation: Participation | None = None,
 ) -> Network:
-    """The network that a method runs on: the given one, or a ring; a method with a server takes none.
+    """The network that a method runs on: the given one, or a ring; a method with a server takes none."""
+    check_network(algorithm, network, n, channel, participation)
+    if algorithm.server:
+        network = complete(n, "uniform")
+    return with_participation(network or ring(n), participation)
 
-    A network, a channel, a number of clients or a participation that does not fit is refused.
-    """
+
+def with_participation(network: Network, participation: Participation | None) -> Network:
+    """The network with the clients that take part in each phase, if not all do."""
+    if participation is None or participation.size(network.n) == network.n:
+        return network
+    return replace(network, participation=participation)
+
+
+def check_network(
+    algorithm: Algorithm,
+    network: Network | None,
+    n: int,
+    channel: Channel,
+    participation: Participation | None = None,
+) -> None:
+    """Refuse a network, a channel, a number of clients or a participation that does not fit a method."""
+    given = participation
     if participation is not None and participation.size(n) == n:
+        if participation.share is not None and participation.share < 1:
+            problem = f"a share of {participation.share:g} given, which is all of {n} clients"
+            raise ConfigError("participation", f"{problem}; leave it out, or give a smaller one")
         participation = None
     if algorithm.server:
-        for key, given in (("network", network is not None), ("channel", channel.name != "exact")):
-            if given:
+        for key, wrong in (("network", network is not None), ("channel", channel.name != "exact")):
+            if wrong:
                 raise ConfigError(
                     key,
                     f"given, but {algorithm.name!r} has a server: every client communicates with it alone; leave the "
@@ -268,13 +290,35 @@ def network_for(
                 )
         if participation is not None and not algorithm.served:
             raise ConfigError("participation", f"given, but {algorithm.name!r} {algorithm.needs_all}; leave it out")
-        return replace(complete(n, "uniform"), participation=participation)
+        return
     if algorithm.compresses and channel.name != "exact":
         raise ConfigError(
             "channel",
             f"{short_repr(channel.name)} given, but {algorithm.name!r} compresses what it sends; leave it out",
         )
-    network = network or ring(n)
+    varies = participation is not None
+    if network is not None:
+        _check_graph(algorithm, network, n, channel)
+        varies = varies or network.varies
+        if network.participation is not None and given not in (None, network.participation):
+            raise ConfigError("participation", "given, but the network has another one; give one of them")
+        if participation is not None and (network.directed or network.lost is not None or network.sequence is not None):
+            raise ConfigError(
+                "participation",
+                "given, but the network is directed, loses messages or is a sequence: the weights of links to clients "
+                "that rest return to both ends, which is for one undirected graph; use another network, or leave it "
+                "out",
+            )
+    if channel.memory and varies:
+        raise ConfigError(
+            "channel",
+            f"{short_repr(channel.name)} given, but the links of this network come and go: both ends of a link keep "
+            "copies, which needs links that are there in every phase; use one that keeps none, such as 'float16'",
+        )
+
+
+def _check_graph(algorithm: Algorithm, network: Network, n: int, channel: Channel) -> None:
+    """Refuse a graph of another number of clients, or with links that a method or a channel cannot have."""
     if network.n != n:
         raise ConfigError("network", f"it has {network.n} clients, but the problem has {n}")
     if network.directed and not algorithm.directed:
@@ -285,21 +329,6 @@ def network_for(
         )
     if network.lost is not None:
         _check_lossy(algorithm, network.lost, channel)
-    if participation is not None and (network.directed or network.lost is not None or network.sequence is not None):
-        raise ConfigError(
-            "participation",
-            "given, but the network is directed, loses messages or is a sequence: the weights of links to clients "
-            "that rest return to both ends, which is for one undirected graph; use another network, or leave it out",
-        )
-    if participation is not None:
-        network = replace(network, participation=participation)
-    if channel.memory and network.varies:
-        raise ConfigError(
-            "channel",
-            f"{short_repr(channel.name)} given, but the links of this network come and go: both ends of a link keep "
-            "copies, which needs links that are there in every phase; use one that keeps none, such as 'float16'",
-        )
-    return network
 
 
 def _check_lossy(algorithm: Algorithm, lost: LostMessages, channel: Channel) -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from depositum import networks, regularizers, theory
-from depositum.algorithms import Depositum
+from depositum.algorithms import Constant, Depositum, as_schedule
+from depositum.channels import as_channel
+from depositum.engines import with_participation
 from depositum.errors import ConfigError
 from depositum.runs.config import Config
 from depositum.runs.resolved import build_method
@@ -47,12 +49,28 @@ def check_bound(measure: str, variance: float | None, key: str) -> None:
 def bound_values(measure: str, config: Config, variance: float, history: pd.DataFrame) -> "pd.Series[float]":
     """A bound at every record of a history, indexed as the history; each seed has its own φ(x0)."""
     setting = theory_setting(config, variance)
+    if not is_covered(config):
+        return pd.Series(np.nan, index=history.index)
     gaps = history[history["iteration"] == 0].set_index("seed")["phi"]
     values = {
         (seed, t): BOUNDS[measure](replace(setting, gap=float(gaps[seed])), int(t))
         for seed, t in zip(history["seed"], history["iteration"], strict=True)
     }
     return pd.Series(values.values(), index=history.index, dtype=float)
+
+
+def is_covered(config: Config) -> bool:
+    """Whether the theorem is about such a run: one W for all phases, rows that arrive as they are, one α, y⁰ = ḡ⁰."""
+    method, section = build_method(config), config.network
+    network = networks.build(section.topology, section.mixing, config.problem.clients, Path(), **section.losses)
+    network = with_participation(network, config.run.engine_settings().participation)
+    return (
+        isinstance(method, Depositum)
+        and method.start == "average"
+        and isinstance(as_schedule(method.alpha), Constant)
+        and as_channel(section.channel).exact
+        and not (network.varies or network.directed or network.lost is not None)
+    )
 
 
 def theory_setting(config: Config, variance: float) -> theory.Setting:
@@ -63,7 +81,7 @@ def theory_setting(config: Config, variance: float) -> theory.Setting:
         raise ConfigError("variance", "the bounds are those of 'depositum', with a number as metrics.smoothness")
     return theory.Setting(
         n=problem.clients,
-        lam=networks.build(network.topology, network.mixing, problem.clients, Path(), drop=network.drop).lam,
+        lam=networks.build(network.topology, network.mixing, problem.clients, Path()).lam,
         period=run.period,
         beta=problem.beta,
         rho=regularizers.build(problem.regularizer).rho,

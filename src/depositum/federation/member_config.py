@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 
 from depositum import data, networks
+from depositum.engines import with_participation
 from depositum.errors import ConfigError, listing, nearest, short_repr
 from depositum.federation.agreement import Agreement
 from depositum.networks.graphs import Graph
@@ -72,7 +73,7 @@ def resolve_agreement(
     return replace(
         spec,
         config=config.model_copy(update={"network": described}),
-        network=replace(network, name="federation"),
+        network=with_participation(replace(network, name="federation"), spec.engine_settings.participation),
     )
 
 
@@ -114,8 +115,9 @@ def _check_droppable(spec: ResolvedConfig) -> None:
     if spec.config.processes.evaluate != "none":
         problem = f"{given} sums of measures need all members; use federation.evaluate = 'none'"
         raise ConfigError("federation.absent", problem)
-    if spec.config.network.drop:
-        raise ConfigError("federation.absent", f"{given} network.drop drops links too; use one of them")
+    own = {"network.drop": spec.config.network.drop, "run.participation": spec.config.run.participation}
+    for key in (key for key, value in own.items() if value):
+        raise ConfigError("federation.absent", f"{given} {key} drops links too; use one of them")
 
 
 def _check_dataset(dataset: Any) -> None:

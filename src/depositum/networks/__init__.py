@@ -14,6 +14,7 @@ from depositum.networks.communication_network import Network
 from depositum.networks.directed_network import (
     DIRECTED_TOPOLOGIES,
     DirectedNetwork,
+    check_default_mixing,
     directed_choice,
     directed_exponential,
     directed_file,
@@ -98,7 +99,7 @@ def _static(topology: Topology, mixing: Mixing, n: int, base: Path | None) -> Ne
         assert isinstance(topology, str | Mapping)
         return SEQUENCES.parse(topology, "topology").make(n, mixing, base)
     if (directed := _directed(topology, n, base)) is not None:
-        _check_default(mixing, directed.name)
+        check_default_mixing(mixing, directed.name)
         return directed
     name, graph = topology_graph(topology, n, base)
     one_peer: OnePeerExponential | None = graph.graph.pop("one_peer", None)
@@ -138,17 +139,6 @@ def _chosen(topology: Topology) -> object:
     if isinstance(topology, Mapping):
         return next(iter(topology)) if len(topology) == 1 else None
     return topology if isinstance(topology, str) else None
-
-
-def _check_default(mixing: Mixing, topology: str) -> None:
-    """Reject rules for undirected graphs: those of directed networks follow from the degrees."""
-    if not (isinstance(mixing, str) and mixing == "metropolis"):
-        given = repr(mixing) if isinstance(mixing, str | Mapping | Path) else "a matrix"
-        raise NetworkError(
-            "mixing",
-            f"{given} given, but {topology!r} is directed: its weights R and C follow from degrees; leave it out, or "
-            "give R and C to DirectedNetwork.from_digraph",
-        )
 
 
 def _check_pairwise(mixing: Mixing, topology: str) -> None:

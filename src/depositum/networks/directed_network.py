@@ -24,7 +24,7 @@ from depositum.networks.communication_network import ROUNDING, Network
 from depositum.networks.graph_sequence import GraphSequence, Order, mean_of
 from depositum.networks.graphs import MAX_DRAWS, Graph
 from depositum.networks.mixing_matrices import Matrix, Sparse, stored_entries
-from depositum.networks.specifications import read_edges
+from depositum.networks.specifications import Mixing, read_edges
 from depositum.randomness import numpy_generator
 from depositum.registry import Choice, Registry, Spec
 
@@ -286,6 +286,16 @@ def as_client_digraph(graph: Graph) -> Graph:
         edges += [(b, a) for a, b in edges]
     frozen: Graph = nx.freeze(_numbered(len(labels), edges))
     return frozen
+
+
+def check_default_mixing(mixing: Mixing, topology: str) -> None:
+    """Refuse rules for undirected graphs: the weights of directed networks follow from degrees."""
+    if not (isinstance(mixing, str) and mixing == "metropolis"):
+        raise NetworkError(
+            "mixing",
+            f"{short_repr(mixing)} given, but {topology!r} is directed: its weights R and C follow from degrees; leave "
+            "it out (for one digraph, DirectedNetwork.from_digraph takes R and C)",
+        )
 
 
 def directed_choice(topology: Spec, base: Path | None) -> Choice[DirectedNetwork]:

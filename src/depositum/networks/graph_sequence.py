@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from depositum.errors import NetworkError, check_choice, is_integer, short_repr
+from depositum.errors import NetworkError, check_choice
 from depositum.networks.mixing_matrices import Matrix, Sparse, stored_entries
+from depositum.networks.time_varying import check_seed
 from depositum.randomness import hash_words, purpose_code, randint
 
 _ORDER = purpose_code("order of graphs")
@@ -38,8 +39,7 @@ class GraphSequence:
         if not self.weights:
             raise NetworkError("graphs", "none given; a sequence needs 1 or more")
         check_choice("order", self.order, ("periodic", "random"))
-        if not is_integer(self.seed):
-            raise NetworkError("seed", f"{short_repr(self.seed)} given; it must be a whole number")
+        check_seed(self.seed)
 
     def __len__(self) -> int:
         return len(self.weights)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from depositum.errors import NetworkError, renamed_keys, short_repr
 from depositum.memory import available_memory, format_bytes
-from depositum.networks.time_varying import OnePeerExponential
+from depositum.networks.time_varying import OnePeerExponential, check_seed
 from depositum.randomness import numpy_generator
 from depositum.registry import Registry
 
@@ -141,7 +141,7 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0) -> Graph:
     probability = min(1.0, 2 * math.log(n) / n) if p is None else p
     if not 0 <= probability <= 1:
         raise NetworkError("p", f"{p} given; a probability must be in [0, 1]")
-    _check_seed(seed)
+    check_seed(seed)
     generator = numpy_generator(seed, purpose="erdos-renyi")
 
     def draw() -> Graph:
@@ -160,7 +160,7 @@ def geometric(n: int, radius: float | None = None, seed: int = 0) -> Graph:
     reach = math.sqrt(2 * math.log(n) / (math.pi * n)) if radius is None else radius
     if not reach >= 0:
         raise NetworkError("radius", f"{radius} given; a distance must be ≥ 0")
-    _check_seed(seed)
+    check_seed(seed)
     generator = numpy_generator(seed, purpose="geometric")
 
     def draw() -> Graph:
@@ -305,8 +305,3 @@ def _first_connected(draw: Callable[[], Graph], what: str, parameter: str) -> Gr
         f"{what}: none of {MAX_DRAWS} graphs drawn is connected, the last has {nx.number_connected_components(graph)} "
         f"components; raise {parameter} or leave it out",
     )
-
-
-def _check_seed(seed: int) -> None:
-    if not -(1 << 63) <= seed < 1 << 63:
-        raise NetworkError("seed", f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")

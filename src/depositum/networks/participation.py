@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depositum.errors import NetworkError, is_integer, is_number, listing, nearest, short_repr
+from depositum.errors import NetworkError, is_integer, is_number, listing, nearest, renamed_keys, short_repr
+from depositum.networks.time_varying import check_seed
 from depositum.randomness import hash_words, purpose_code
 
 _COHORT = purpose_code("cohort")
@@ -44,10 +45,12 @@ class Participation:
             whole = is_number(share) and share > 1 and float(share).is_integer()  # a file's 50 is read as 50.0
             hint = f"; for a number of clients: {{ cohort = {share:.0f} }}" if whole else ""
             raise NetworkError("participation.share", f"{short_repr(share)} given; it must be in (0, 1]{hint}")
-        for key, value, least in (("cohort", cohort, 1), ("phases", self.phases, 1), ("seed", self.seed, 0)):
-            if value is not None and not (is_integer(value) and not isinstance(value, bool) and value >= least):
-                problem = f"{short_repr(value)} given; it must be a whole number ≥ {least}"
+        for key, value in (("cohort", cohort), ("phases", self.phases)):
+            whole = is_integer(value) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value < 1 << 63):
+                problem = f"{short_repr(value)} given; it must be a whole number ≥ 1 of at most 64 bits"
                 raise NetworkError(f"participation.{key}", problem)
+        check_seed(self.seed, "participation.seed")
 
     def size(self, n: int) -> int:
         """How many of n clients take part in a phase."""
@@ -82,7 +85,8 @@ def as_participation(given: Participation | Mapping[str, Any] | float | None) ->
     if given is None or isinstance(given, Participation):
         return given
     if not isinstance(given, Mapping):
-        return Participation(share=given)
+        with renamed_keys(lambda _: "participation"):
+            return Participation(share=given)
     known = [field.name for field in fields(Participation)]
     for key in given:
         if key not in known:

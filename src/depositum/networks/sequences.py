@@ -13,6 +13,7 @@ from depositum.networks.directed_network import (
     DIRECTED_TOPOLOGIES,
     DirectedNetwork,
     as_client_digraph,
+    check_default_mixing,
     directed_choice,
     directed_file,
     has_one_way_edge,
@@ -47,12 +48,12 @@ def sequence(
             parts.append(_part(topology, n, base))
     name = f"{order} sequence of {len(parts)} graphs"
     if any(part.is_directed() for part in parts):
-        if mixing != "metropolis":
-            raise NetworkError("mixing", "given, but a graph of the sequence is directed; leave it out")
+        check_default_mixing(mixing, name)
         digraphs = [part if part.is_directed() else part.to_directed() for part in parts]
         return DirectedNetwork.from_digraphs(digraphs, order, seed, name)
-    if not (isinstance(mixing, str | Mapping) and _is_rule(mixing)):
+    if not isinstance(mixing, str | Mapping):
         raise NetworkError("mixing", f"{short_repr(mixing)} given, but a sequence needs a rule for all of its graphs")
+    MIXINGS.parse(mixing, "mixing")  # a file has the weights of one graph
     rules, matrices = zip(*(mixing_matrix(mixing, part, base) for part in parts), strict=True)
     made = GraphSequence(matrices, (), order, seed)
     union = nx.compose_all(parts)
@@ -67,7 +68,7 @@ def network_sequence(
     >>> print(network_sequence(["ring", "star"], 5))  # doctest: +ELLIPSIS
     periodic sequence of 2 graphs of 5 clients, 7 edges, metropolis weights, ..., effective λ = 0.6569 over 2 phases
     """
-    if isinstance(graphs, str | Mapping | nx.Graph):
+    if isinstance(graphs, str) or not isinstance(graphs, Sequence):
         raise NetworkError("graphs", f"{short_repr(graphs)} given; a list of graphs is needed")
     return sequence(n, mixing, None, list(graphs), order, seed)
 
@@ -99,7 +100,3 @@ def _part(topology: Topology, n: int, base: Path | None) -> Graph:
     if varies:
         raise NetworkError("topology", f"{name!r} given; a graph of a sequence is the same in every phase")
     return graph
-
-
-def _is_rule(mixing: str | Mapping[str, Any]) -> bool:
-    return (mixing if isinstance(mixing, str) else next(iter(mixing), None)) in MIXINGS

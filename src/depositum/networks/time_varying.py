@@ -23,6 +23,12 @@ _LOST = purpose_code("lost messages")
 MOST_PHASES_LATE = 100
 
 
+def check_seed(seed: int, key: str = "seed") -> None:
+    """Refuse a seed that cannot be hashed."""
+    if isinstance(seed, bool) or not is_integer(seed) or not -(1 << 63) <= seed < 1 << 63:
+        raise NetworkError(key, f"{short_repr(seed)} given; it must be a whole number of at most 64 bits")
+
+
 @dataclass(frozen=True)
 class DroppedLinks:
     """Each link is absent in a phase with probability `p`, independently of other links and phases.
@@ -40,6 +46,7 @@ class DroppedLinks:
         number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
         if not (number and 0 <= self.p < 1):
             raise NetworkError("p", f"{short_repr(self.p)} given; the probability of a dropped link is in [0, 1)")
+        check_seed(self.seed)
 
     def present(self, phase: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether the links between clients i and j exist in a phase: bool, of the broadcast shape of the arguments.
@@ -73,6 +80,7 @@ class LostMessages:
         if isinstance(self.late, bool) or not is_integer(self.late) or not 0 <= self.late <= MOST_PHASES_LATE:
             allowed = f"it must be a whole number of phases from 0 to {MOST_PHASES_LATE}"
             raise NetworkError("late", f"{short_repr(self.late)} given; {allowed}")
+        check_seed(self.seed)
 
     def arrived(self, phase: Tensor, sender: Tensor, receiver: Tensor, age: int) -> Tensor:
         """Whether the message sent `age` ≤ `late` phases before this one has arrived: bool, of the broadcast shape."""

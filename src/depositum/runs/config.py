@@ -49,6 +49,11 @@ class NetworkSection(Section):
     late: int = 0
     channel: Named = "exact"
 
+    @property
+    def losses(self) -> dict[str, Any]:
+        """What links and messages are lost, as arguments of `networks.build`."""
+        return {"drop": self.drop, "lost": self.lost, "late": self.late}
+
 
 class AlgorithmSection(BaseModel):
     """The method's name; the keys beside it are its hyper-parameters."""

@@ -23,7 +23,7 @@ from depositum.problem.losses import LOSSES, Loss
 from depositum.regularizers import REGULARIZERS, Group, Groups, Regularizer
 from depositum.runs.config import AlgorithmSection, MetricsSection, Named, NetworkSection, ProblemSection
 from depositum.runs.config_file import parse
-from depositum.runs.resolved import ResolvedConfig, check_numbers, check_together, with_participation
+from depositum.runs.resolved import ResolvedConfig, check_numbers, check_together, checked_network
 
 #: The name under which a configuration describes an object that the user passed.
 IN_MEMORY = "in-memory"
@@ -75,7 +75,7 @@ def resolve_given(
     check_numbers(config)
     check_together(config, method, regularizer, metrics)
     settings = config.run.engine_settings()
-    network = with_participation(network, settings, method, problem.n)
+    network = checked_network(network, channel, settings, method, problem.n)
     return ResolvedConfig(config, Path(), method, regularizer, network, channel, settings, metrics, problem)
 
 

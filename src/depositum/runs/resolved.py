@@ -16,8 +16,8 @@ import tomli_w
 from depositum import data, models, networks, regularizers
 from depositum.algorithms import Algorithm, algorithm, check_server_weights
 from depositum.algorithms.schedules import SCHEDULES, stored_stepsize
-from depositum.channels import CHANNELS, Channel, Exact, as_channel
-from depositum.engines import EngineSettings, network_for
+from depositum.channels import CHANNELS, Channel, as_channel
+from depositum.engines import EngineSettings, check_network, with_participation
 from depositum.errors import ConfigError, DataError, is_integer, is_number, short_repr
 from depositum.metrics import NOT_AMONG_PROCESSES, Evaluations, MetricSettings
 from depositum.networks import Network
@@ -158,7 +158,7 @@ def resolve(
                 "'auto' given, but processes do not search for a stepsize; find one in a simulation: depositum tune",
             )
     channel, settings = as_channel(config.network.channel), run.engine_settings()
-    network = with_participation(_build_network(config, method, base), settings, method, problem.clients)
+    network = checked_network(_build_network(config, method, base), channel, settings, method, problem.clients)
     return ResolvedConfig(config, base, method, regularizer, network, channel, settings, metrics, own_file=own_file)
 
 
@@ -189,8 +189,7 @@ def _build_network(config: Config, method: Algorithm, base: Path) -> Network | N
     """Who communicates with whom; None for a method with a server, for which no network can be given."""
     section = config.network
     if not method.server:
-        links = section.model_dump(include={"drop", "lost", "late"})
-        return networks.build(section.topology, section.mixing, config.problem.clients, base, **links)
+        return networks.build(section.topology, section.mixing, config.problem.clients, base, **section.losses)
     for key in section.model_fields_set:
         raise ConfigError(
             f"network.{key}",
@@ -200,12 +199,12 @@ def _build_network(config: Config, method: Algorithm, base: Path) -> Network | N
     return None
 
 
-def with_participation(network: Network | None, settings: EngineSettings, method: Algorithm, n: int) -> Network | None:
-    """The network with the clients that take part in each phase; refused here, before data is read."""
-    if settings.participation is None:
-        return network
-    on = network_for(method, network, n, Exact(), settings.participation)
-    return None if method.server else on
+def checked_network(
+    network: Network | None, channel: Channel, settings: EngineSettings, method: Algorithm, n: int
+) -> Network | None:
+    """The network with the clients that take part in each phase; what does not fit is refused before data is read."""
+    check_network(method, network, n, channel, settings.participation)
+    return None if network is None else with_participation(network, settings.participation)
 
 
 def check_numbers(config: Config) -> None:
