@@ -36,6 +36,7 @@ def main() -> None:
 
     import depositum as dp
     from depositum import data
+    from depositum.provenance import describe_versions
 
     marks.append(time.perf_counter())
     dataset = data.load("cifar10")
@@ -65,6 +66,7 @@ def main() -> None:
     record = {
         "benchmark": f"BlazeFL, CIFAR-10, {options.model}",
         "device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+        "versions": describe_versions(),
         "clients": options.clients,
         "rounds": options.rounds,
         "epochs": options.epochs,

@@ -37,6 +37,7 @@ def main() -> None:
     from depositum.engines import EngineSettings, Simulator
     from depositum.networks import Participation
     from depositum.problem import from_client_data
+    from depositum.provenance import describe_versions
 
     imported = time.perf_counter()
     dataset = data.load("cifar10")
@@ -82,6 +83,7 @@ def main() -> None:
     record = {
         "benchmark": "pfl-research, CIFAR-10",
         "device": device_name(simulator.device),
+        "versions": describe_versions(),
         "users": options.users,
         "cohort": options.cohort,
         "rounds": options.rounds,

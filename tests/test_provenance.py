@@ -168,7 +168,17 @@ def test_results_of_an_experiment_have_the_commit(tmp_path: Path, monkeypatch: p
 
 def test_the_output_of_benchmarks_names_the_commit() -> None:
     """Those whose numbers are quoted in documents print the versions that they measured."""
-    quoted = ("simulator", "iteration", "lora", "processes", "practical_stepsizes", "tune_methods", "mnist_table")
+    quoted = (
+        "simulator",
+        "iteration",
+        "lora",
+        "processes",
+        "practical_stepsizes",
+        "tune_methods",
+        "mnist_table",
+        "published_blazefl",
+        "published_pfl",
+    )
     for name in (*quoted, "peers/depositum_peer"):
         text = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
         assert "describe_versions()" in text or "bench.machine()" in text, name  # the latter calls the former
