@@ -10,7 +10,18 @@ import depositum
 ROOT = Path(depositum.__file__).parent
 #: From the bottom of what everyone may know to the top of what knows everything (docs/architecture.md).
 FOUNDATIONS = (
-    *("errors", "validation", "registry", "layout", "randomness", "user_code", "launch", "channels", "kernels"),
+    *(
+        "errors",
+        "validation",
+        "registry",
+        "layout",
+        "operators",
+        "randomness",
+        "user_code",
+        "launch",
+        "channels",
+        "kernels",
+    ),
     *("interrupt", "bounded_reading", "memory", "provenance", "toml_file"),
 )
 ORDER = (

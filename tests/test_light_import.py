@@ -39,6 +39,19 @@ def test_fit_needs_neither_matplotlib_nor_pooch() -> None:
     assert loaded(code).isdisjoint({"matplotlib", "pandas", "pooch", "sklearn", "transformers", "peft"})
 
 
+@pytest.mark.slow
+def test_an_uncompiled_run_does_not_import_the_compiler() -> None:
+    """It takes a second. Fails if an operator of such a run is made by `torch.library.custom_op`."""
+    code = """
+import depositum as dp, sys, torch
+data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
+settings = {"channel": "float16", "network": dp.star(3), "compile": "never", "progress": False}
+dp.fit(torch.nn.Linear(4, 3), data, steps=4, period=2, batch_size=2, **settings)
+assert "torch._dynamo" not in sys.modules
+"""
+    loaded(code)
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("--version",)])
 def test_help_and_version_load_no_heavy_library(arguments: tuple[str, ...]) -> None:
     assert loaded(command_line(*arguments)) == set()

@@ -8,11 +8,13 @@ order and the shapes of calls, and differ between CPU and GPU.
 
 import zlib
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from depositum.operators import operator
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -31,22 +33,15 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-# One operator, so that a traced program has one operation where the arithmetic below has ten, each of them reading its
-# argument twice: a compiler that inlines them would repeat the first ones thousands of times.
-_LIBRARY = torch.library.Library("depositum", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("finalise(Tensor z) -> Tensor")  # type: ignore[no-untyped-call]
-
 #: The steps of splitmix64's finaliser: bits to shift by, and the factor after it, except for the last.
 FINALISER = ((30, _signed(_FIRST)), (27, _signed(_SECOND)), (31, 1))
 
 
+# One operator, so that a traced program has one operation where the arithmetic below has ten, each of them reading its
+# argument twice: a compiler that inlines them would repeat the first ones thousands of times.
+@operator("finalise")
 def _finalise(z: Tensor) -> Tensor:
     """The finaliser of splitmix64, elementwise."""
-    return cast(Tensor, torch.ops.depositum.finalise(z))
-
-
-@torch.library.impl(_LIBRARY, "finalise", "CompositeExplicitAutograd")
-def _finalised(z: Tensor) -> Tensor:
     for bits, factor in FINALISER:
         shifted = (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
         z = shifted.bitwise_xor_(z)
@@ -55,12 +50,12 @@ def _finalised(z: Tensor) -> Tensor:
     return z
 
 
-@torch.library.register_fake("depositum::finalise", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+@_finalise.register_fake
 def _(z: Tensor) -> Tensor:
     return torch.empty_like(z)
 
 
-@torch.library.register_vmap("depositum::finalise", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+@_finalise.register_vmap
 def _(info: Any, dims: tuple[int | None], z: Tensor) -> tuple[Tensor, int | None]:
     return _finalise(z), dims[0]
 

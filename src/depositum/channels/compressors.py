@@ -23,6 +23,7 @@ from depositum.channels.bits import (
     unpack_codes,
 )
 from depositum.errors import ConfigError, check_choice, is_integer, is_number, short_repr
+from depositum.operators import operator
 from depositum.randomness import hash_words, standard_normal
 
 #: Numbers that share a scale, by default.
@@ -229,7 +230,7 @@ class Sign(_Bucketed):
         return self._values(unpack_bits(message[:, end:], d), from_bytes(message[:, :end], dtype))
 
 
-@torch.library.custom_op("depositum::rounded_to", mutates_args=())
+@operator("rounded_to")
 def _rounded_to(z: Tensor, dtype: torch.dtype) -> Tensor:
     """The values of z rounded to another dtype; an operator, since compilers leave out a cast there and back."""
     return z.to(dtype).to(z.dtype)

@@ -12,6 +12,7 @@ from depositum.algorithms import Algorithm, State
 from depositum.engines.compiler import Compiled, Compiler
 from depositum.engines.mixing import ChannelState, IdentityMix, MatrixMix
 from depositum.engines.monitor import Monitor
+from depositum.operators import operator
 from depositum.problem import Oracle
 
 
@@ -172,7 +173,7 @@ def state_tensors(state: State) -> dict[str, Tensor]:
     return {name: value for name, value in state._asdict().items() if isinstance(value, Tensor)}
 
 
-@torch.library.custom_op("depositum::keep", mutates_args=())
+@operator("keep")
 def _copy_kept(value: Tensor) -> Tensor:
     """A copy that a compiler cannot leave out: it would take a clone for its original, written to or not."""
     return value.clone()

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
+from depositum.operators import operator
 from depositum.problem.precision import exact
 
 #: When compiled, rows with at most this many weights are mixed elementwise, fused with the surrounding operations.
@@ -107,13 +108,13 @@ def _suppress_beta_warning() -> None:
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), (1, 1))
 
 
-@torch.library.custom_op("depositum::mix_dense", mutates_args=())
+@operator("mix_dense")
 def _dense(W: Tensor, z: Tensor) -> Tensor:
     with exact():
         return (W @ z.view(-1, len(W), z.shape[1])).view_as(z)
 
 
-@torch.library.custom_op("depositum::mix_sparse", mutates_args=())
+@operator("mix_sparse")
 def _sparse(starts: Tensor, columns: Tensor, entries: Tensor, z: Tensor) -> Tensor:
     n = len(starts) - 1
     if z.device.type == "cuda" and importlib.util.find_spec("triton") is not None:

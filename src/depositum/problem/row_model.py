@@ -19,6 +19,7 @@ from torch.func import functional_call, vmap
 
 from depositum.errors import ConfigError, describe_exception
 from depositum.layout import Layout
+from depositum.operators import operator
 from depositum.problem.compatibility import attribute_errors, check_loss, describe
 from depositum.problem.handles import Handles
 from depositum.problem.losses import Loss
@@ -395,7 +396,7 @@ def _channels_last(filters: Tensor) -> Tensor:
 _ROW_MODELS = Handles[RowModel]()
 
 
-@torch.library.custom_op("depositum::loop", mutates_args=())
+@operator("loop")
 def _loop(
     handle: int,
     x: Tensor,
