@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import depositum as dp
 from depositum.algorithms import ALGORITHMS
@@ -17,6 +17,7 @@ from depositum.engines import EngineSettings, Loop, Simulator
 from depositum.engines.distributed import DistributedEngine
 from depositum.errors import ConfigError
 from depositum.networks import DirectedNetwork, Participation, as_participation
+from depositum.problem import from_client_data
 from depositum.problem.row_model import RowModel
 from tests.support import equations_cohorts, equations_imperfect
 from tests.support.method_problems import BETA, SOLUTION, X0, Array, N, gradients, problem, problem_kind, soft
@@ -239,6 +240,19 @@ def test_links_are_not_looked_at_where_none_is_used(monkeypatch: pytest.MonkeyPa
         ),
     )
     assert (x - sims[0].state.x).abs().max() < 1e-14
+
+
+def test_twenty_thousand_clients_of_a_server() -> None:
+    """Whom links between all clients would be 4·10⁸ entries. Fails if a method with a server runs on a graph."""
+    n = 20_000
+    shared = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 1, dtype=torch.float64)
+    problem = from_client_data(nn.Linear(3, 1), [shared] * n, loss="mse")
+    sim = Simulator(problem, None, dp.algorithm("fedavg"), batch_size=2, settings=settings(Participation(cohort=5)))
+    sim.start()
+    sim.advance(3)
+    assert (sim.network.edges, sim.network.lam) == (0, 0.0)
+    assert (sim.state.x == sim.state.x[0]).all()
+    assert sim.costs.gradient_evaluations == pytest.approx(3 * 5 * 2 / n)
 
 
 def advanced(engine: DistributedEngine) -> Tensor:

@@ -20,7 +20,7 @@ from depositum.engines.monitor import Monitor
 from depositum.engines.snapshot import capture, select_trials
 from depositum.errors import ConfigError, short_repr
 from depositum.metrics import Reduction, Sharing
-from depositum.networks import LostMessages, Network, Participation, complete, ring
+from depositum.networks import LostMessages, Network, Participation, ring, server_network
 from depositum.problem import BatchSize, Oracle, Problem, Sampling
 from depositum.problem.model_copy import has_frozen_base
 from depositum.problem.precision import resolve
@@ -252,10 +252,10 @@ def network_for(
     channel: Channel,
     participation: Participation | None = None,
 ) -> Network:
-    """The network that a method runs on: the given one, or a ring; a method with a server takes none."""
+    """The network that a method runs on: the given one, or a ring; a method with a server is given none."""
     check_network(algorithm, network, n, channel, participation)
     if algorithm.server:
-        network = complete(n, "uniform")
+        network = server_network(n)
     return with_participation(network or ring(n), participation)
 
 

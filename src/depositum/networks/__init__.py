@@ -28,6 +28,7 @@ from depositum.networks.graphs import TOPOLOGIES
 from depositum.networks.mixing_matrices import MIXINGS, one_peer_mean
 from depositum.networks.participation import Participation, as_participation
 from depositum.networks.sequences import SEQUENCES, network_sequence
+from depositum.networks.server_network import ServerNetwork, server_network
 from depositum.networks.specifications import Mixing, Topology, topology_graph
 from depositum.networks.time_varying import DroppedLinks, LostMessages, OnePeerExponential
 
@@ -46,6 +47,7 @@ __all__ = [
     "Network",
     "OnePeerExponential",
     "Participation",
+    "ServerNetwork",
     "Topology",
     "as_participation",
     "build",
@@ -65,6 +67,7 @@ __all__ = [
     "one_peer_exponential",
     "path",
     "ring",
+    "server_network",
     "star",
     "torus",
 ]

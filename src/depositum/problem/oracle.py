@@ -446,7 +446,8 @@ class Oracle:
         """Make one table of the sample indices of all rows, with each row's offset and size in it."""
         parts = [torch.as_tensor(trial.parts[i]) for trial in self.problem.trials for i in self.clients]
         sizes = torch.tensor([len(part) for part in parts])
-        totals = torch.tensor([sum(map(len, trial.parts)) for trial in self.problem.trials for _ in self.clients])
+        totals = torch.tensor([sum(map(len, trial.parts)) for trial in self.problem.trials])
+        totals = totals.repeat_interleave(len(self.clients))
         by_samples = torch.tensor([w == "samples" for w in self.problem.weightings])
         by_samples = by_samples.repeat_interleave(len(self.clients))
         scales = torch.where(by_samples, self.problem.n * sizes / totals.to(torch.float64), 1.0)
