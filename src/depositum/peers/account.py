@@ -11,8 +11,6 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,13 +31,10 @@ class Account:
     ----------
     bytes
         Of all messages so far, by neighbour.
-    hashing
-        The thread that computes hashes of these messages.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
-        self.hashing = ThreadPoolExecutor(1, thread_name_prefix=f"hashes of {path.name}")
         self.bytes: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._chain = ""
@@ -106,41 +101,10 @@ class Account:
 
     def close(self) -> None:
         """Close the file, with everything on disk."""
-        self.hashing.shutdown(wait=True)
         with self._lock:
             if not self._file.closed:
                 os.fsync(self._file.fileno())
                 self._file.close()
-
-
-class PiecewiseHash:
-    """The SHA-256 hash of a message that arrives in pieces, each hashed in another thread while the next one travels.
-
-    Parameters
-    ----------
-    hashing
-        One thread, which hashes pieces in the order in which they are added.
-    hashed
-        Called in that thread after each piece.
-    """
-
-    def __init__(self, hashing: ThreadPoolExecutor, hashed: Callable[[], None]) -> None:
-        self._hashing, self._hashed, self._sha256 = hashing, hashed, hashlib.sha256()
-        self._last: Future[None] | None = None
-
-    def add(self, piece: memoryview) -> None:
-        """Hash one more piece, whose memory must not change until this is `done`."""
-        self._last = self._hashing.submit(self._sha256.update, piece)
-        self._last.add_done_callback(lambda _: self._hashed())
-
-    @property
-    def done(self) -> bool:
-        """Whether all pieces so far are hashed."""
-        return self._last is None or self._last.done()
-
-    def hexdigest(self) -> str:
-        """The hash of all pieces so far."""
-        return self._sha256.hexdigest()
 
 
 def verify(path: Path) -> int:
