@@ -216,6 +216,8 @@ async def _over_grpc(rank: int, folder: MemberFolder, size: int, repeats: int) -
         call = channel.stream_stream("/edge/Talk")()
         found = await repeat(call.write, call.read)
         await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:  # closed earlier, it would be cut while the other end still reads
+            pass
     return found
 
 
