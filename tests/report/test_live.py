@@ -237,7 +237,8 @@ def in_terminal(arguments: list[str], folder: Path, width: int, height: int = 24
 )
 def test_a_real_terminal(tmp_path: Path, arguments: list[str], width: int) -> None:
     """One alternate screen, entered once and left before the results, in which no line scrolls away."""
-    write_config(tmp_path / "c.toml", run={"compile": "never"})
+    # Long enough for the screen to be drawn again after an evaluation, however quick the machine.
+    write_config(tmp_path / "c.toml", run={"compile": "never", "steps": 1000})
     code, written = in_terminal([*arguments, "--live"], tmp_path, width)
     assert code == 0, written
     assert (written.count("\x1b[?1049h"), written.count("\x1b[?1049l")) == (1, 1)
