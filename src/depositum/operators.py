@@ -1,7 +1,7 @@
 """Functions of tensors that a tracer and a compiler take for one operation each.
 
-`torch.library.custom_op` makes such operators too, but its first call imports torch's compiler, which takes a second
-even in a run that compiles nothing. It remains the right one for operators with a gradient or that write to arguments.
+`torch.library.custom_op` makes such operators too, but its first call imports torch's compiler, which a run
+that compiles nothing does not need. It remains the right one for operators with a gradient or that write to arguments.
 """
 
 from collections.abc import Callable

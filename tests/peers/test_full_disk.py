@@ -44,7 +44,7 @@ class FullDisk:
 
 
 def test_a_line_that_does_not_fit_leaves_a_whole_account(tmp_path: Path) -> None:
-    """Breaks if a line in part is left behind, or if the chain goes on from a line that is not there."""
+    """Breaks if a line in part is left behind, or if the chain continues from a line that is not there."""
     account = Account(tmp_path / "sent.csv")
     account.add("b", 0, "x", 0, 100, "0" * 64)
     account._file = FullDisk(account._file, 50)  # type: ignore[assignment]
