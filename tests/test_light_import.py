@@ -41,7 +41,7 @@ def test_fit_needs_neither_matplotlib_nor_pooch() -> None:
 
 @pytest.mark.slow
 def test_an_uncompiled_run_does_not_import_the_compiler() -> None:
-    """Its import takes longer than a short run. Fails if an operator of such a run is made by `torch.library.custom_op`."""
+    """It is slow to import. Fails if an operator of such a run is made by `torch.library.custom_op`."""
     code = """
 import depositum as dp, sys, torch
 data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
