@@ -177,8 +177,10 @@ CASES = {
 }
 #: The paper's models, which are measured unless others are named.
 PAPER = ("linear", "mlp", "cnn", "resnet18")
-#: The cases of issue 20: model:clients:seeds.
+#: The paper's models and those of common layers: model:clients:seeds.
 ANY_MODEL = (
-    "mlp:10:1,cnn:10:1,resnet18:10:1,vit:10:1,lstm:20:1,separable:20:1,groupnorm:20:1,pfl:20:1,pfl-dropout:20:1,"
+    "linear:10:1,mlp:10:1,cnn:10:1,resnet18:10:1,vit:10:1,lstm:20:1,separable:20:1,groupnorm:20:1,pfl:20:1,pfl-dropout:20:1,"
     "hf-vit:10:1,hf-bert:10:1,hf-gpt2:10:1"
 )
+#: More clients and seeds of the paper's models.
+SCALE = "linear:10:5,linear:1000:1,mlp:10:5,cnn:10:5,cnn:20:1,cnn:100:1,cnn:1000:1"

@@ -48,13 +48,13 @@ def simulator() -> str:
             show(ours), show(loop, ".1f"), show(case.get("central_ms")), show(central),
             show(loop / ours if ours and loop else None, ".0f"),
             show(ours / central if ours and central else None, ".2f"),
-            show(memory, ".2f"), *(show(case.get(f"{key}first_iteration_s"), ".1f") for key in ("cold_", "")),
+            show(memory, ".2f"), show(case.get("first_iteration_s"), ".1f"),
         ]  # fmt: skip
         seeds = f" × {case['seeds']}" if case["seeds"] > 1 else ""
         rows.append([f"{case['model']}, {case['clients']}{seeds}", f"{case['d']:,}", *cells])
     columns = [
         "model, clients (× seeds)", "d", "this engine", "eager loop", "SGD eager", "SGD compiled", "loop / engine",
-        "engine / SGD compiled", "peak memory GiB", "first iteration s, cold", "warm",
+        "engine / SGD compiled", "peak memory GiB", "first iteration s",
     ]  # fmt: skip
     copy, product = found["limits"]
     caption = (
@@ -78,11 +78,12 @@ def start_up(*labels: str) -> str:
             rows.append([case["case"], label, *cells])
         machines.append(f"{label}: {next(case['warm'] or case['cold'] for case in file['cases'])['machine']}")
     rows.sort(key=lambda cells: cells[0])
+    at_once = "The cases of a version ran at the same time. " * any(file["together"] for file in files.values())
     columns = [
         "model:clients:seeds", "version", "cold: first iteration", "other kind", "processor", "warm: first iteration",
         "other kind", "processor", "of it imports", "problem", "engine", "iteration",
     ]  # fmt: skip
-    return table("start_up.py", ". ".join(machines) + ".", columns, rows)
+    return table("start_up.py", f"{at_once}{'. '.join(machines)}.", columns, rows)
 
 
 def roofline() -> str:

@@ -1,7 +1,7 @@
 """The simulator compared to a loop over clients, and to centralized SGD on as many samples.
 
     python benchmarks/simulator.py OUT [--models linear,mlp,cnn,resnet18] [--clients 10,20,100,1000] [--seeds 1,5]
-    python benchmarks/simulator.py OUT --any-model [--uncompiled]
+    python benchmarks/simulator.py OUT --any-model [--scale] [--uncompiled]
 
 For every model, number of clients and number of seeds, this measures in milliseconds per complete iteration (batch,
 gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
@@ -13,10 +13,10 @@ gradient, prox, momentum, tracking, mixing at T0 = 10 on a ring; B = 32):
 
 and the lower bound by the machine's memory bandwidth and arithmetic. It prints a Markdown table and writes
 `simulator.json` and `simulator.png` to OUT. Data are random, with the shapes of real ones; no time depends on values.
-`--any-model` measures models of common layers (`benchmark_models.py`). The first iteration is reported with everything
-that precedes it in a new process: imports, making the problem, building the engine, compiling. `--warm` measures that
-alone, once with empty caches if none were filled, and stores it in OUT for a later run; processes may do so for several
-cases at the same time.
+`--any-model` measures the paper's models and those of common layers (`benchmark_models.py`), `--scale` more clients and
+seeds of the paper's models. The first iteration is reported with everything that precedes it in a new process: imports,
+making the problem, building the engine, reading what was compiled. `--warm` only fills the compiler's caches, so that a
+later run needs no compiler; processes may do so for several cases at the same time.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmark_models import ANY_MODEL, CASES, PAPER
+from benchmark_models import ANY_MODEL, CASES, PAPER, SCALE
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -365,26 +365,18 @@ def machine() -> str:
 
 def selected_cases(options: argparse.Namespace) -> list[tuple[str, int, int]]:
     """The combinations to measure: `--cases`, or all that fit on one GPU."""
-    if cases := options.cases or (ANY_MODEL if options.any_model else ""):
+    chosen = [*[ANY_MODEL] * options.any_model, *[SCALE] * options.scale]
+    if cases := options.cases or ",".join(chosen):
         return [(name, int(n), int(seeds)) for name, n, seeds in (case.split(":") for case in cases.split(","))]
     counts = [(int(n), int(s)) for n in options.clients.split(",") for s in options.seeds.split(",")]
     largest = {"resnet18": 100}
     return [(name, n, s) for name in options.models.split(",") for n, s in counts if n * s <= largest.get(name, 1000)]
 
 
-def _cold_file(folder: Path, name: str, n: int, seeds: int) -> Path:
-    """What `--warm` writes about a case."""
-    return folder / f"cold-{name}-{n}-{seeds}.json"
-
-
-def warm(name: str, n: int, seeds: int, topology: str, out: Path) -> None:
-    """Fill the compilers' caches for a case, and store the seconds to its first iteration."""
-    began = time.perf_counter()
-    task = problem(name, n, seeds)
-    made = time.perf_counter() - began
-    first = import_seconds() + made + engine(task, "always", 0.01, topology)["first_s"]
-    _cold_file(out, name, n, seeds).write_text(json.dumps({"first_iteration_s": first}))
-    print(f"{name}:{n}:{seeds}: {first:.1f} s to the first iteration", flush=True)
+def warm(name: str, n: int, seeds: int, topology: str) -> None:
+    """Fill the compilers' caches for a case."""
+    seconds = engine(problem(name, n, seeds), "always", 0.01, topology)["prepare_s"]
+    print(f"{name}:{n}:{seeds}: prepared in {seconds:.1f} s", flush=True)
     centralized(name, n * seeds * BATCH, 0.01, compiled=GPU)
 
 
@@ -393,20 +385,21 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--models", default=",".join(PAPER))
     parser.add_argument("--any-model", action="store_true", help="the paper's models and those of common layers")
+    parser.add_argument("--scale", action="store_true", help="more clients and seeds of the paper's models")
     parser.add_argument("--uncompiled", action="store_true", help="all clients in one call against a loop, uncompiled")
     parser.add_argument("--clients", default="10,20,100,1000")
     parser.add_argument("--seeds", default="1,5")
     parser.add_argument("--topology", default="ring")
     parser.add_argument("--brief", action="store_true", help="do not measure the engine without compilation")
     parser.add_argument("--ratio-only", action="store_true", help="measure only this engine and compiled SGD")
-    parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches, and time it")
+    parser.add_argument("--warm", action="store_true", help="only fill the compiler's caches")
     parser.add_argument("--cases", help="model:clients:seeds,… instead of all combinations")
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of each measurement")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.warm:
         for name, n, seeds in selected_cases(options):
-            warm(name, n, seeds, options.topology, options.out)
+            warm(name, n, seeds, options.topology)
         return
     limits = ceilings()
     print(
@@ -427,8 +420,6 @@ def main() -> None:
                 options.ratio_only,
             )
         )
-        if (cold := _cold_file(options.out, name, n, seeds)).exists():
-            cases[-1]["cold_first_iteration_s"] = json.loads(cold.read_text())["first_iteration_s"]
         print(line(cases[-1]), flush=True)
         if options.uncompiled and (batched := cases[-1].get("batched_ms")) and (loop := cases[-1].get("loop_ms")):
             print(
