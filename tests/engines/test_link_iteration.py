@@ -226,7 +226,7 @@ def test_a_compiled_run_of_processes_resumes_to_the_same_bytes() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["depositum", "k-gt"])
+@pytest.mark.parametrize("name", ["depositum", "prox-dgd"])
 def test_two_processes_on_one_gpu_have_the_trajectory_of_the_simulator(name: str) -> None:
     """Local iterations are captured; rows travel through the CPU."""
     check_compiled_processes(name, 2, "cuda")
