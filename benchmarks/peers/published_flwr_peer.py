@@ -5,8 +5,8 @@
         [--test-images 10000] [--limit SECONDS] [--out flwr-peer.json]
 
 Each actor has one core and a share of the GPU; there are as many as fit. Images are read from files and stay on the
-device. The server evaluates in each round. `start_s` is the start of the simulation, until its server begins;
-`training_s` has the start of the actors in its first round. Client steps per second are without the first round.
+device. The server evaluates in each round. `training_s` begins with flwr's server, before Ray has started: the first
+round, `first_round_s`, contains the start of Ray and of its actors. Client steps per second are without it.
 """
 
 import os
@@ -61,7 +61,6 @@ def run(options: Namespace, began: float) -> None:
             strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=options.clients)
             arrays = ArrayRecord(model.state_dict())
             settings = {"model": options.model, "epochs": options.epochs, "alpha": options.alpha, "folder": folder}
-            marks.append(time.perf_counter())
             clock.start()
             while not clock.done:
                 number, config = clock.completed + 1, ConfigRecord(dict(settings))
@@ -90,7 +89,7 @@ def run(options: Namespace, began: float) -> None:
         "clients": options.clients,
         "epochs": options.epochs,
         "parameters": sum(z.numel() for z in model.parameters()),
-        **lapses(["imports_s", "data_s", "start_s"], marks),
+        **lapses(["imports_s", "data_s"], marks),
         **clock.times(options.clients * period),
         "test_accuracy": accuracies[-1],
     }
