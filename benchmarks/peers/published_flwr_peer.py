@@ -58,7 +58,10 @@ def run(options: Namespace, began: float) -> None:
         @server.main()
         def rounds(grid: Grid, context: Context) -> None:
             """Repeat what `FedAvg.start` does in a round, with an evaluation, until the clock is done."""
-            strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=options.clients)
+            # Without `min_train_nodes`, the first round takes only the clients that have registered when it begins.
+            strategy = FedAvg(
+                fraction_evaluate=0.0, min_train_nodes=options.clients, min_available_nodes=options.clients
+            )
             arrays = ArrayRecord(model.state_dict())
             settings = {"model": options.model, "epochs": options.epochs, "alpha": options.alpha, "folder": folder}
             clock.start()

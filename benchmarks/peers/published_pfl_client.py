@@ -33,15 +33,17 @@ class Ticking(TrainingProcessCallback):
 
     def __init__(self, clock: Clock, inputs: Tensor, labels: Tensor) -> None:
         self.clock, self.inputs, self.labels = clock, inputs, labels
-        self.accuracies: list[float] = []
+
+    def evaluate(self, module: Client) -> float:
+        """The accuracy on the test images, in percent."""
+        return accuracy(module.model, self.inputs, self.labels)
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         note, number = "", central_iteration + 1
         if number % EVERY == 0 or number == self.clock.rounds:
-            self.accuracies.append(accuracy(model.pytorch_model.model, self.inputs, self.labels))
-            note = f"test accuracy {self.accuracies[-1]:.2f} %"
+            note = f"test accuracy {self.evaluate(model.pytorch_model):.2f} %"
         elif self.inputs.is_cuda:
             torch.cuda.synchronize()
         self.clock.tick(note)

@@ -82,7 +82,7 @@ def run(options: Namespace, began: float) -> None:
         "parameters": sum(z.numel() for z in module.parameters()),
         **lapses(["imports_s", "data_s"], marks),
         **clock.times(options.cohort * LOCAL_STEPS),
-        "test_accuracy": ticking.accuracies[-1] if ticking.accuracies else None,
+        "test_accuracy": ticking.evaluate(module),
     }
     finish("pfl-research, CIFAR-10", f"pfl {version('pfl')}", clock, fields, options.out)
 
