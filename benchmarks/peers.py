@@ -34,6 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from depositum.provenance import describe_device
+
 SCRIPTS = Path(__file__).resolve().parent / "peers"
 ROOT = SCRIPTS.parent.parent
 CORES = 2
@@ -206,7 +208,8 @@ def main() -> None:
             records.append(measure(name, python, setting, arguments.steps))
             print(json.dumps(records[-1]), file=sys.stderr, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "peers.json").write_text(json.dumps(records, indent=2) + "\n")
+    measured = {"machine": f"{describe_device('cpu')}, {CORES} of them used", "records": records}
+    (arguments.out / "peers.json").write_text(json.dumps(measured, indent=1) + "\n")
     print(table(records))
 
 

@@ -4,7 +4,8 @@
 
 `--write` puts the tables into the page, between `<!-- table: NAME -->` and `<!-- end -->`. The files are those that the
 benchmarks write: `simulator.json` by `simulator.py`, `kernels.json` by `iteration.py`, `start-up*.json` by
-`start_up.py`, `mixing.json` by `mixing.py`.
+`start_up.py`, `mixing.json` by `mixing.py`, `published-*.json` and `peer-*.json` by the published benchmarks here and
+in peers, `peers.json` by `peers.py`, `processes.json` by `processes.py`.
 """
 
 import argparse
@@ -60,7 +61,97 @@ def simulator() -> str:
     caption = (
         f"{found['machine']}. A copy moves {copy / 1e12:.2f} TB/s, a product runs at {product / 1e12:.0f} TFLOP/s."
     )
-    return table("simulator.py", caption, columns, rows)
+    return table("simulator.py", caption, columns, rows) + "".join(f"\n{line}" for line in _scaling(found["cases"]))
+
+
+def _scaling(cases: list[dict[str, Any]]) -> list[str]:
+    """What more seeds in a batch, and more clients, cost relative to fewer."""
+    ms = {(c["model"], c["clients"], c["seeds"]): c["engine"]["ms"] for c in cases if c.get("engine")}
+    seeds = [
+        f"{model} {many * ms[model, n, 1] / own:.1f}"
+        for (model, n, many), own in ms.items()
+        if many > 1 and (model, n, 1) in ms
+    ]
+    clients = [
+        f"{model} {100 * ms[model, 1000, 1] / 1000 / ms[model, 100, 1]:.2f}"
+        for model in dict.fromkeys(model for model, _, _ in ms)
+        if (model, 1000, 1) in ms and (model, 100, 1) in ms
+    ]
+    texts = (
+        ("Five seeds in one batch have this many times the throughput of consecutive runs: ", seeds),
+        ("A client among 1,000 costs this many times as much as one among 100: ", clients),
+    )
+    return [f"{text}{', '.join(found)}.\n" for text, found in texts if found]
+
+
+def simulator_cpu() -> str:
+    """The same on a CPU, where centralized SGD is eager."""
+    found = read("simulator-cpu.json")
+    rows = [
+        [
+            f"{case['model']}, {case['clients']}",
+            *(show(time, ".1f") for time in (case["engine"]["ms"], case["loop_ms"], case["central_ms"])),
+        ]
+        for case in found["cases"]
+    ]
+    columns = ["model, clients", "this engine", "eager loop", "SGD eager"]
+    return table("simulator.py", f"{found['machine']}; milliseconds per iteration.", columns, rows)
+
+
+def published() -> str:
+    """Benchmarks that others publish, in this package and in theirs."""
+    files = sorted(path.name for path in RESULTS.glob("published-*.json"))
+    peers = sorted(path.name for path in RESULTS.glob("peer-*.json"))
+    rows, versions = [], {}
+    for file in files + peers:
+        found = read(file)
+        who = found.get("peer", "depositum")
+        if "mode" in found:
+            who += f", {found['processes']} {'threads' if found['mode'] == 'thread' else 'processes'}"
+        projected = f"{found['rounds_done']} of {found['rounds']}, projected" if found.get("projected") else "all"
+        cells = [show(found.get(key), ".1f") for key in ("cold_s", "training_s", "warm_s")]
+        cells += [show(found.get("client_steps_per_s"), ",.0f"), projected, show(found["test_accuracy"], ".1f")]
+        rows.append([found["benchmark"], who, found["device"], *cells])
+        versions[found["versions"]] = None
+    rows.sort(key=lambda cells: (cells[0], cells[1] != "depositum"))
+    columns = [
+        "benchmark", "run by", "device", "s from the start of the process", "training s", "again, in the same process",
+        "client steps per s", "rounds", "test accuracy (%)",
+    ]  # fmt: skip
+    scripts = "published_blazefl.py`, `python benchmarks/published_pfl.py` and `python benchmarks/peers/published_*.py"
+    return table(scripts, f"{'; '.join(versions)}.", columns, rows)
+
+
+def peers() -> str:
+    """Other packages on the CPU, in milliseconds per iteration."""
+    found = read("peers.json")
+    records = found["records"]
+    settings = list(dict.fromkeys(record["setting"] for record in records))
+    times = {(record["peer"], record["setting"]): record for record in records}
+    rows = []
+    for peer in dict.fromkeys(record["peer"] for record in records):
+        own = [times.get((peer, setting)) for setting in settings]
+        notes = dict.fromkeys(record["note"] for record in own if record)
+        cells = [show(record and record["ms_per_iteration"], ".3g") for record in own]
+        rows.append([peer, *cells, "; ".join(notes)])
+    return table("peers.py", f"{found['machine']}; milliseconds per iteration.", ["", *settings, "what was run"], rows)
+
+
+def processes() -> str:
+    """Iterations of processes, uncompiled and compiled, and of a simulator."""
+    found = read("processes.json")
+    rows = [
+        [
+            case["model"], case["where"], "yes" if case["compile"] == "always" else "no",
+            *(show(case[key]) for key in ("local", "exchange", "iteration")), show(case["ready"], ".1f"),
+        ]
+        for case in found["compiled"]
+    ]  # fmt: skip
+    columns = [
+        "model", "8 clients in", "compiled", "local iteration, ms", "with an exchange, ms",
+        "per iteration, T0 = 10, ms", "until compiled, s",
+    ]  # fmt: skip
+    return table("processes.py", f"{found['machine']}.", columns, rows)
 
 
 def start_up(*labels: str) -> str:
@@ -138,6 +229,10 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, ...]]] = {
     "start-up": (lambda: start_up("before", "now"), ("start-up-before.json", "start-up-now.json")),
     "roofline": (roofline, ("kernels.json",)),
     "mixing": (mixing, ("mixing.json",)),
+    "simulator-cpu": (simulator_cpu, ("simulator-cpu.json",)),
+    "published": (published, tuple(sorted(path.name for path in RESULTS.glob("p*-*.json")))),
+    "peers": (peers, ("peers.json",)),
+    "processes": (processes, ("processes.json",)),
 }
 
 

@@ -24,7 +24,7 @@ def measure(setting: Setting, clock: Clock, threads: int) -> str:
     @server.main()
     def rounds(grid: Grid, context: Context) -> None:
         """Repeat what `FedAvg.start` does in a round until the clock is done."""
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=setting.n)
+        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=setting.n, min_available_nodes=setting.n)
         arrays, number = ArrayRecord(model_of(setting).state_dict()), 0
         while not clock.done:
             number += 1

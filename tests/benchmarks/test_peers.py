@@ -106,7 +106,7 @@ def test_failed_installation_is_reported_and_other_peers_are_measured(tmp_path, 
     options = ["--peers", "fedjax,depositum", "--settings", "linear-10", "--cache", str(tmp_path / "cache")]
     monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path / "out"), *options])
     peers.main()
-    records = json.loads((tmp_path / "out" / "peers.json").read_text())
+    records = json.loads((tmp_path / "out" / "peers.json").read_text())["records"]
     assert [r["ms_per_iteration"] for r in records] == [None, 1.5]
     assert records[0]["note"] == "not installed: no such version"
     printed = capsys.readouterr().out

@@ -94,7 +94,7 @@ class Accelerator:
         self._programs[kind] = self._plain(kind)
         if not (self.compiled and self.iteration.can_be_compiled(kind)):
             return
-        before = [tensor.to("cpu", copy=True) for tensor in self.iteration.tensors()]  # the device may lack the memory
+        before = set_aside(self.iteration.tensors())
         with self.iteration.rehearsing():
             # A plain run first fills all caches, so that none is filled with traced tensors.
             self._programs[kind]()
@@ -207,6 +207,13 @@ class Accelerator:
             raise torch.OutOfMemoryError(str(error)) from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         warnings.warn(f"iterations cannot be {what}; continuing without ({reason})", RuntimeWarning, stacklevel=4)
+
+
+def set_aside(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of tensors: on their device if they take a small part of its free memory, otherwise on the CPU."""
+    device = tensors[0].device
+    fits = device.type == "cuda" and 4 * sum(z.nbytes for z in tensors) < torch.cuda.mem_get_info(device)[0]
+    return [z.clone() if fits else z.to("cpu", copy=True) for z in tensors]
 
 
 def _compile_part(graph: GraphModule, tensors: Sequence[Tensor]) -> Compiled:
