@@ -234,6 +234,18 @@ def test_number() -> None:
         holds(not_run, {"number": {**check, "less_than": {"axis": "c"}}})
 
 
+def test_never_reaches_counts_every_seed() -> None:
+    """Seeds that diverged have not reached anything; one seed of one cell that has is enough."""
+    learned = cell_result({"test_accuracy": (0.1, 0.9)}, axis="a")
+    untrained = cell_result({"test_accuracy": (0.1, 0.2)}, axis="b")
+    diverged = cell_result({"test_accuracy": (0.9, 0.1)}, axis="c", diverged=True)
+    check = {"never-reaches": {"measure": "test_accuracy", "value": 50}}
+    order = {"axis": ["a", "b", "c"]}
+    assert holds(Results([untrained, diverged], order), check)
+    assert not holds(Results([untrained, diverged, learned], order), check)
+    assert not holds(Results([untrained], order), {"never-reaches": {"measure": "test_accuracy", "value": 20}})
+
+
 def test_bounded() -> None:
     results = along((1, 2), (3, 4))
     assert holds(results, {"bounded": {"measure": "train_loss", "most": 4}})

@@ -100,6 +100,7 @@ def fill_all(cells: list[CellResult], **changes: Any) -> list[tables.FilledTable
 def test_non_finite_values_are_shown(value: float) -> None:
     """An overflowed perplexity, or a gap to 0, does not prevent the table."""
     assert TableCell(np.array([value])).ours() == str(value)
+    assert TableCell(np.array([1.0, value, 2.0])).ours() == "not finite for 1 of 3"
 
 
 def test_a_table_of_rows_and_columns() -> None:

@@ -494,6 +494,8 @@ def bounded(
     if not results.cells:
         raise NotRunError("no cells")
     values = np.concatenate([list(cell.by_seed(measure, at, collapsed=True).values()) for cell in results])
+    if not len(values):
+        raise HasDivergedError(_join([f"{cell.name}: {cell.losses}" for cell in results]))
     low, high = float(values.min()), float(values.max())
     diverged = [f"{cell.name}: {text}" for cell in results for text in cell.diverged]
     holds = (most is None or high <= most) and (least is None or low >= least) and not diverged
@@ -501,6 +503,20 @@ def bounded(
     numbers = f"from {short(low)} to {short(high)}, {len(values)} seeds"
     numbers += f"; {_join(diverged)}" if diverged else ""
     return Finding(holds, f"every seed {' and '.join(filter(None, bounds))}", numbers)
+
+
+@CHECKS.register("never-reaches")
+def never_reaches(results: Results, measure: str, value: float, at: At = "final") -> Finding:
+    """No seed of any cell gets a `measure` of `value` or more: each diverges, collapses, or ends below."""
+    if not results.cells:
+        raise NotRunError("no cells")
+    highest, texts = -math.inf, []
+    for cell in results:
+        found = cell.by_seed(measure, at, collapsed=True)
+        highest = max([highest, *found.values()])
+        most = f"at most {short(max(found.values()))}" if found else ""
+        texts.append(f"{cell.name}: {', '.join(filter(None, [most, cell.losses]))}")
+    return Finding(highest < value, f"every seed diverged or < {value:g}", _join(texts))
 
 
 @CHECKS.register("similar")

@@ -201,13 +201,13 @@ class CellResult:
         return np.array(list(self.by_seed(measure, at).values()))
 
     def by_seed(self, measure: str, at: Spec = "final", *, collapsed: bool = False) -> dict[int, float]:
-        """The same by seed; with `collapsed`, of seeds that collapsed too."""
+        """The same by seed; with `collapsed`, of seeds that collapsed too (there may be none)."""
         statistic = STATISTICS.parse(at, "at")
-        series = self.series(measure)
-        if collapsed:
-            series = {
-                s: one for s, one in self._series(measure).items() if self.lost.get(s, "collapsed") == "collapsed"
-            }
+        if collapsed and self.history is not None:
+            every = self._series(measure)
+            series = {seed: one for seed, one in every.items() if self.lost.get(seed, "collapsed") == "collapsed"}
+        else:
+            series = self.series(measure)
         return {seed: statistic.make(one) for seed, one in series.items()}
 
 

@@ -86,6 +86,9 @@ class TableCell:
         if self.values is None:
             some = self.survivors is not None and len(self.survivors) > 0
             return f"{self.reason}, else {replace(self, values=self.survivors).ours()}" if some else self.reason
+        overflowed = int(np.sum(~np.isfinite(self.values)))
+        if overflowed and len(self.values) > 1:
+            return f"not finite for {overflowed} of {len(self.values)}"
         m, s = moments(self.values)
         if self.paper is None and s == 0 and m.is_integer() and abs(m) < 1e9:  # a count
             return f"{m:.0f}" + (" ± 0" if len(self.values) > 1 else "")

@@ -36,7 +36,7 @@ PANELS = (
 )
 #: Distinguishable with the common forms of colour blindness, the first five by their lightness alone (a test computes
 #: the distances), and by dash pattern.
-COLOURS = ("#003A7D", "#228833", "#CC79A7", "#7A21DD", "#CCBB44", "#33BBEE", "#882255", "#000000", "#7F7F7F")
+COLOURS = ("#003A7D", "#228833", "#CC79A7", "#7A21DD", "#CCBB44", "#33BBEE", "#882255", "#000000", "#7F7F7F", "#D55E00")
 DASHES = ("-", "--", "-.", ":")
 #: Where some runs are set apart, lines tell both kinds apart first, and runs of the same colour only then.
 RANKED_DASHES: tuple[Dash, ...] = ("-", (0, (9, 2)), (0, (9, 2, 2, 2)))

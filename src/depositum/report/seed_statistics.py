@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 #: How much thinner the mean of fewer seeds is drawn, and how much fainter.
 FEWER_WIDTH, FEWER_ALPHA = 0.6, 0.7
+#: Identifies the notes about seeds that diverged among the texts of a panel.
+DIVERGED = "diverged"
 
 
 class SeedCurve(NamedTuple):
@@ -70,8 +72,8 @@ def draw_seed_curve(
 ) -> None:
     """Draw a curve, with a band of opacity `band` (0: without one).
 
-    Where a seed has diverged, the line ends; a cross marks where that of the others begins, which is thinner, and
-    `note` writes how many have diverged below it.
+    Where a seed has diverged, the line ends; a cross marks where that of the others begins, which is thinner. `note`
+    writes below the last cross how many have diverged.
     """
     starts = [0, *(start for start, _ in curve.changes)]
     for start, end in pairwise([*starts, len(curve.x)]):
@@ -80,24 +82,27 @@ def draw_seed_curve(
         if band and part.has_band:
             axes.fill_between(part.x, part.low, part.high, color=style["color"], alpha=band * opacity, linewidth=0)
         axes.plot(part.x, part.mean, linewidth=linewidth * (FEWER_WIDTH if start else 1.0), alpha=opacity, **kept)
-    for start, left in curve.changes:
+    for start, _ in curve.changes:
         axes.plot(curve.x[start], curve.mean[start], "x", color=style["color"], markersize=5, markeredgewidth=1.4)
-        if note:
-            mark_divergence(axes, float(curve.x[start]), float(curve.mean[start]), curve.seeds - left, curve.seeds)
+    if note and curve.changes:
+        start, left = curve.changes[-1]
+        mark_divergence(axes, float(curve.x[start]), float(curve.mean[start]), curve.seeds - left, curve.seeds)
 
 
 def mark_divergence(axes: "Axes", x: float, y: float, diverged: int, seeds: int) -> None:
-    """Write at the foot of the panel, below a point, how many seeds have diverged up to there."""
+    """Write at the foot of the panel, below a point and above earlier notes, how many seeds have diverged."""
     right = x > np.mean(axes.get_xlim())
+    above = sum(text.get_gid() == DIVERGED for text in axes.texts)
     axes.annotate(
         f"{diverged} of {seeds} seeds diverged",
         (x, y),
-        xytext=(x, 0.03),
+        xytext=(x, 0.03 + 0.07 * above),
         textcoords=("data", "axes fraction"),
         ha="right" if right else "left",
         fontsize=6.5,
         color="0.2",
         zorder=5,
+        gid=DIVERGED,
         bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.5},
         arrowprops={
             "arrowstyle": "-",

@@ -1,6 +1,6 @@
 // Figures of runs, drawn by Observable Plot as SVG: curves, cost against quality, clients' measures.
 
-const COLOURS = 9;
+const COLOURS = 10;
 const DASHES = ["none", "8 4", "2 3", "9 3 2 3", "14 4", "5 2 1 2 1 2", "4 4"];
 const SYMBOLS = ["circle", "square", "triangle", "diamond", "star", "cross", "wye"];
 const HEIGHT = 262;
