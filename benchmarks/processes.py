@@ -232,8 +232,8 @@ def trained(size: int, *case: Any) -> Row:
 
 
 def made(model_name: str, n: int) -> Problem:
-    """A problem of n clients on MNIST's shapes, with random data."""
-    shape, classes, samples = (1, 28, 28), 10, 200 * n
+    """A problem of n clients on MNIST's shapes (for the CNN as the paper resizes them), with random data."""
+    shape, classes, samples = (1, 32, 32) if model_name == "cnn" else (1, 28, 28), 10, 200 * n
     generator = torch.Generator().manual_seed(0)
     data = Samples(
         torch.rand(samples, *shape, generator=generator), torch.randint(0, classes, (samples,), generator=generator)
