@@ -17,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "results" / "performance"
+#: Shown where the repository has no measurements for a table.
+NOT_MEASURED = "Not measured yet.\n"
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -68,7 +70,7 @@ def _scaling(cases: list[dict[str, Any]]) -> list[str]:
     """What more seeds in a batch, and more clients, cost relative to fewer."""
     ms = {(c["model"], c["clients"], c["seeds"]): c["engine"]["ms"] for c in cases if c.get("engine")}
     seeds = [
-        f"{model} {many * ms[model, n, 1] / own:.1f}"
+        f"{model} {many * ms[model, n, 1] / own:.1f} ({many} seeds)"
         for (model, n, many), own in ms.items()
         if many > 1 and (model, n, 1) in ms
     ]
@@ -78,7 +80,7 @@ def _scaling(cases: list[dict[str, Any]]) -> list[str]:
         if (model, 1000, 1) in ms and (model, 100, 1) in ms
     ]
     texts = (
-        ("Five seeds in one batch have this many times the throughput of consecutive runs: ", seeds),
+        ("Seeds in one batch have this many times the throughput of consecutive runs: ", seeds),
         ("A client among 1,000 costs this many times as much as one among 100: ", clients),
     )
     return [f"{text}{', '.join(found)}.\n" for text, found in texts if found]
@@ -100,10 +102,8 @@ def simulator_cpu() -> str:
 
 def published() -> str:
     """Benchmarks that others publish, in this package and in theirs."""
-    files = sorted(path.name for path in RESULTS.glob("published-*.json"))
-    peers = sorted(path.name for path in RESULTS.glob("peer-*.json"))
     rows, versions = [], {}
-    for file in files + peers:
+    for file in PUBLISHED:
         found = read(file)
         who = found.get("peer", "depositum")
         if "mode" in found:
@@ -223,6 +223,8 @@ def mixing() -> str:
     return table("mixing.py", f"{found['machine']}; n = {found['n']:,}, d = {found['d']:,}.", columns, rows)
 
 
+#: What the published benchmarks wrote, here and in peers.
+PUBLISHED = tuple(sorted(path.name for who in ("published", "peer") for path in RESULTS.glob(f"{who}-*.json")))
 #: The tables by name, and the files that they are made from.
 TABLES: dict[str, tuple[Callable[[], str], tuple[str, ...]]] = {
     "simulator": (simulator, ("simulator.json",)),
@@ -230,7 +232,7 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, ...]]] = {
     "roofline": (roofline, ("kernels.json",)),
     "mixing": (mixing, ("mixing.json",)),
     "simulator-cpu": (simulator_cpu, ("simulator-cpu.json",)),
-    "published": (published, tuple(sorted(path.name for path in RESULTS.glob("p*-*.json")))),
+    "published": (published, PUBLISHED),
     "peers": (peers, ("peers.json",)),
     "processes": (processes, ("processes.json",)),
 }
@@ -244,7 +246,7 @@ def text_of(name: str) -> str:
 
 def with_tables(page: str) -> str:
     """The page with every table made anew."""
-    return MARKED.sub(lambda match: f"{match[1]}\n{text_of(match[2])}\n{match[3]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}\n{text_of(match[2]) or NOT_MEASURED}\n{match[3]}", page)
 
 
 def main() -> None:
